@@ -52,7 +52,7 @@ from ragen_pl.rollout.actors import Actor, ExpertActor, RandomActor
 from ragen_pl.rollout.baselines import play_baseline
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.runtime.durable_files import write_text
-from ragen_pl.training.evaluation_results import summarize
+from ragen_pl.training.evaluation.results import summarize
 from ragen_pl.types import Trajectory
 
 CONFIGURATIONS = Path(__file__).with_name("environments.yaml")

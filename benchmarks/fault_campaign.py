@@ -59,7 +59,7 @@ from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.runtime.visible_text import visible
 from ragen_pl.training.datamodule import RolloutDataModule
-from ragen_pl.training.evaluation_sets import EvaluationConfig
+from ragen_pl.training.evaluation.sets import EvaluationConfig
 from ragen_pl.training.starpo import StarPO
 from ragen_pl.training.trainer import announce
 from ragen_pl.types import Completion, Request, Sampling

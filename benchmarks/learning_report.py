@@ -13,8 +13,8 @@ from benchmarks.grid import Cell, Grid
 from benchmarks.laboratory_report import table
 from benchmarks.learning_curve import CostCurve, cost_curve, draw_costs
 from ragen_pl.report.comparison import paired_by_start, read_policy
-from ragen_pl.training.evaluation_results import EvalResult
-from ragen_pl.training.success_statistics import PairedDifference
+from ragen_pl.training.evaluation.results import EvalResult
+from ragen_pl.training.evaluation.success_statistics import PairedDifference
 
 EVAL_SET = "default"
 TEMPERATURES = (0.5, 1.0, 0.0)

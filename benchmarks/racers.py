@@ -25,7 +25,7 @@ from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.collect import collect
 from ragen_pl.rollout.engines.in_process import InProcessSampler
 from ragen_pl.training.callback import RolloutCallback
-from ragen_pl.training.evaluation_results import EvalResult, summarize
+from ragen_pl.training.evaluation.results import EvalResult, summarize
 from ragen_pl.training.trainer import rollout_callbacks
 from ragen_pl.types import Generate, Sampling, TrajectoryGroup
 

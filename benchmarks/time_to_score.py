@@ -47,7 +47,7 @@ from benchmarks.racers import Judge, Side, TRLSettings, ours, trl
 from ragen_pl.models.base import LanguageModel
 from ragen_pl.report.tables import format_table
 from ragen_pl.runtime.allocator import retain_freed_memory
-from ragen_pl.training.evaluation_results import EvalResult
+from ragen_pl.training.evaluation.results import EvalResult
 
 TARGETS = (0.5, 0.8, 0.9)
 RATES = (1e-4, 3e-4, 1e-3)

@@ -17,7 +17,7 @@ import yaml
 
 from benchmarks.laboratory_report import table
 from ragen_pl.runtime.durable_files import write_text
-from ragen_pl.training.evaluation_results import PolicyResult
+from ragen_pl.training.evaluation.results import PolicyResult
 from ragen_pl.training.run_folder import FINAL, finished_iterations, read_results
 
 RECORD = Path(__file__).with_name("trained_environments.yaml")

@@ -17,9 +17,9 @@ from ragen_pl.rollout.baselines import BASELINES
 from ragen_pl.runtime.durable_files import write_text
 from ragen_pl.runtime.faults import FaultKind, record_fault
 from ragen_pl.training.access import completed_iterations, data_module, learner, policy_name
-from ragen_pl.training.evaluation_results import PolicyResult, log_metrics, metrics_of
+from ragen_pl.training.evaluation.results import PolicyResult, log_metrics, metrics_of
+from ragen_pl.training.evaluation.scored_policies import played_by_baseline, played_by_policy, score
 from ragen_pl.training.run_folder import BEST, EVALUATIONS, FINAL, file_name_of, is_of, read_results
-from ragen_pl.training.scored_policies import played_by_baseline, played_by_policy, score
 from ragen_pl.training.trainer import announce
 from ragen_pl.types import Evaluation
 

@@ -24,9 +24,9 @@ from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.scoring import forward_policy
 from ragen_pl.training.starpo import StarPO
 from ragen_pl.training.update import LossDenominators, PolicyObjective, compute_advantages
-from ragen_pl.types import RolloutBatch, TrainingBatch
+from ragen_pl.types import PolicyBatch, RolloutBatch, TrainingBatch
 
-TermLosses = Callable[[TrainingBatch], dict[str, Tensor]]
+TermLosses = Callable[[PolicyBatch], dict[str, Tensor]]
 """Function from a micro-batch to each term's part of the loss."""
 
 
@@ -35,7 +35,7 @@ class ProbeView:
     """The terms of the objective and the trajectories to probe."""
 
     names: tuple[str, ...]
-    batch: TrainingBatch
+    batch: PolicyBatch
     """The trajectories to probe, including those that the filter dropped."""
     among: Callable[[Tensor], TermLosses]
     """Function from (B,) bool, the trajectories over which the loss is taken, to the loss's terms,
@@ -57,11 +57,9 @@ def policy_terms(module: StarPO, batch: TrainingBatch) -> ProbeView:
     advantages, _ = compute_advantages(rollout, values, algorithm)
     old = _old_log_probs(module, batch)
     batch = replace(batch, rollout=rollout, advantages=advantages, old_log_probs=old)
-    batch = replace(batch, chosen=choose_tokens(algorithm, batch))
+    probed = PolicyBatch.of(batch, choose_tokens(algorithm, batch))
 
-    def term_losses(
-        micro_batch: TrainingBatch, denominators: LossDenominators
-    ) -> dict[str, Tensor]:
+    def term_losses(micro_batch: PolicyBatch, denominators: LossDenominators) -> dict[str, Tensor]:
         output, ref_log_probs = forward_policy(module.policy, micro_batch.rollout), None
         if reference is not None:
             with torch.no_grad():
@@ -85,7 +83,7 @@ def policy_terms(module: StarPO, batch: TrainingBatch) -> ProbeView:
         return lambda micro_batch: term_losses(micro_batch, denominators)
 
     names = ("task", "entropy", *(("kl",) if reference is not None else ()))
-    return ProbeView(names, batch, among)
+    return ProbeView(names, probed, among)
 
 
 def _old_log_probs(module: StarPO, batch: TrainingBatch) -> Tensor:

@@ -23,10 +23,10 @@ from ragen_pl.runtime.fault_place import how_it_ends, is_own_end
 from ragen_pl.runtime.faults import FaultKind, record_fault
 from ragen_pl.training.access import data_module, learner
 from ragen_pl.training.callback import RESERVED, RolloutCallback
-from ragen_pl.training.evaluation_results import PolicyResult
-from ragen_pl.training.generalization import training_gap
+from ragen_pl.training.evaluation.generalization import training_gap
+from ragen_pl.training.evaluation.results import PolicyResult
+from ragen_pl.training.evaluation.scored_policies import played_by_baseline, played_by_policy, score
 from ragen_pl.training.run_folder import FINAL, RESULTS, UNTRAINED, read_results
-from ragen_pl.training.scored_policies import played_by_baseline, played_by_policy, score
 from ragen_pl.training.trainer import announce, is_done, rollout_callbacks
 from ragen_pl.types import Phase, TrajectoryGroup
 

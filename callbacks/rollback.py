@@ -202,9 +202,7 @@ class Rollback(RolloutCallback):
         starpo = learner(module)
         if starpo.hindsight_lr is not None:
             return True
-        critic = starpo.algorithm.critic
-        critic_only = critic.warmup_iterations if critic is not None else 0
-        return self.iteration - starpo.rl_start >= critic_only
+        return self.iteration - starpo.rl_start >= starpo.critic_only_iterations
 
     def _take(self, trainer: Trainer, module: LightningModule, detector: EchoTrapDetector) -> None:
         state = take_snapshot(module, trainer.optimizers)

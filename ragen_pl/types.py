@@ -475,10 +475,10 @@ class RolloutBatch(TokenBatch):
     """(B,) bool."""
     policy_weights: Tensor
     """(B,) float ≥ 0."""
-    env_ids: Tensor | None = None
-    """(B,) int: each row's environment, as its place in ``env_names``; None without a mixture."""
-    env_names: tuple[str, ...] = ()
-    """The environments of the mixture, in the same order on every rank."""
+    env_ids: Tensor
+    """(B,) int: each row's environment, as its place in ``env_names``."""
+    env_names: tuple[str, ...] = ("",)
+    """The environments, in the same order on every rank; without a mixture one, named ``""``."""
 
     def __post_init__(self) -> None:
         shape = self.input_ids.shape
@@ -487,7 +487,7 @@ class RolloutBatch(TokenBatch):
         for name in (*names, *more):
             assert getattr(self, name).shape == shape, f"{name} is not (B, T)"
         of_row = ("group_ids", "trajectory_ids", "sequence_index", "trajectory_tokens")
-        for name in (*of_row, "successes", "policy_weights"):
+        for name in (*of_row, "successes", "policy_weights", "env_ids"):
             assert getattr(self, name).shape == shape[:1], f"{name} is not (B,)"
 
     @property
@@ -519,9 +519,6 @@ class TrainingBatch(TensorBatch):
     on_policy: bool = False
     """Whether the batch gets a single update, at the weights that sampled it: its loss then takes
     the update's own log-probs for the old ones."""
-    chosen: Tensor | None = None
-    """(B, T) bool: the tokens of an optimizer batch that the policy loss treats apart; None before
-    they are chosen, and for a loss that has no such tokens."""
 
     def __len__(self) -> int:
         return len(self.rollout)
@@ -530,6 +527,20 @@ class TrainingBatch(TensorBatch):
     def lengths(self) -> Tensor:
         """(B,) int: tokens of each row."""
         return self.rollout.lengths
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyBatch(TrainingBatch):
+    """An optimizer batch for the policy loss, which may treat some of its tokens apart."""
+
+    chosen: Tensor | None = field(kw_only=True)
+    """(B, T) bool: these tokens; None for a loss that has none."""
+
+    @classmethod
+    def of(cls, batch: TrainingBatch, chosen: Tensor | None) -> Self:
+        """Return a training batch with its chosen tokens."""
+        given = {each.name: getattr(batch, each.name) for each in fields(TrainingBatch)}
+        return cls(**given, chosen=chosen)
 
 
 @dataclass(frozen=True, slots=True)

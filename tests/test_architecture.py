@@ -101,14 +101,16 @@ def test_a_room_stays_light(name: str) -> None:
 
 def reached(start: str) -> set[str]:
     """List the files of the training room that one of them imports, also through others."""
-    found, left = set[str](), [start]
+    files = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in SOURCES}
+    found, left = set[str](), [f"ragen_pl.training.{start}"]
     while left:
-        for name in imports(LIBRARY / "training" / f"{left.pop()}.py"):
-            file = name.removeprefix("ragen_pl.training.").partition(".")[0]
-            if name.startswith("ragen_pl.training.") and file not in found:
-                found.add(file)
-                left.append(file)
-    return found
+        for name in imports(files[left.pop()]):
+            module = name if name in files else name.rpartition(".")[0]
+            is_own = module.startswith("ragen_pl.training.") and module in files
+            if is_own and module not in found:
+                found.add(module)
+                left.append(module)
+    return {module.removeprefix("ragen_pl.training.") for module in found}
 
 
 def test_module_and_data_do_not_know_each_other() -> None:

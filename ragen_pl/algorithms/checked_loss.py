@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ragen_pl.algorithms.boundary import calling, check_shape, described
+from ragen_pl.algorithms.checked_tensors import check_shape
 from ragen_pl.algorithms.policy_losses import PolicyLoss, TokenLoss
-from ragen_pl.envs.own_classes import contract_error
+from ragen_pl.runtime.user_classes import calling, contract_error, described
 from ragen_pl.types import TrainingBatch
 
 

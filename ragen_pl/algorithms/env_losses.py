@@ -8,7 +8,7 @@ from torch import Tensor
 from ragen_pl.algorithms.checked_loss import chosen_tokens, loss_of_chosen, loss_per_token
 from ragen_pl.algorithms.config import Algorithm
 from ragen_pl.algorithms.policy_losses import PolicyLoss, TokenLoss
-from ragen_pl.types import RolloutBatch, TrainingBatch
+from ragen_pl.types import PolicyBatch, RolloutBatch, TrainingBatch
 
 
 def losses_of_rows(algorithm: Algorithm, rollout: RolloutBatch) -> list[tuple[PolicyLoss, Tensor]]:
@@ -26,7 +26,7 @@ def losses_of_rows(algorithm: Algorithm, rollout: RolloutBatch) -> list[tuple[Po
         else:
             places.append(len(losses))
             losses.append(override.policy_loss)
-    if rollout.env_ids is None or len(losses) == 1:
+    if len(losses) == 1:
         return [
             (algorithm.policy_loss, torch.arange(len(rollout), device=rollout.loss_mask.device))
         ]
@@ -66,14 +66,14 @@ def choose_tokens(algorithm: Algorithm, batch: TrainingBatch) -> Tensor | None:
     return chosen
 
 
-def token_losses(algorithm: Algorithm, log_probs: Tensor, batch: TrainingBatch) -> TokenLoss:
+def token_losses(algorithm: Algorithm, log_probs: Tensor, batch: PolicyBatch) -> TokenLoss:
     """Return the policy loss per token, in each row that of its environment, for chosen tokens that
     of chosen ones.
 
     Args:
         algorithm: The algorithm with the policy losses.
         log_probs: (B, T), of the current policy.
-        batch: A micro-batch of an optimizer batch whose tokens are chosen already.
+        batch: A micro-batch.
 
     Raises:
         ConfigError: if a loss raises or returns anything else.
@@ -90,7 +90,7 @@ def token_losses(algorithm: Algorithm, log_probs: Tensor, batch: TrainingBatch) 
     )
 
 
-def _of_one(policy_loss: PolicyLoss, log_probs: Tensor, batch: TrainingBatch) -> TokenLoss:
+def _of_one(policy_loss: PolicyLoss, log_probs: Tensor, batch: PolicyBatch) -> TokenLoss:
     """Return one policy loss per token of all rows."""
     old, advantages, chosen = batch.old_log_probs, batch.advantages, batch.chosen
     found = loss_per_token(policy_loss, log_probs, old, advantages, batch.rollout.kept_tokens)

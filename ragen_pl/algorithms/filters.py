@@ -13,10 +13,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ragen_pl.algorithms.boundary import calling, described
-from ragen_pl.envs.own_classes import contract_error
 from ragen_pl.ops import selection
 from ragen_pl.ops.selection import Order
+from ragen_pl.runtime.user_classes import calling, contract_error, described
 
 
 class FilterRule(ABC):

@@ -66,7 +66,7 @@ def env_of_data(data: RolloutDataModule, eval_set: str | None, command: str) -> 
         ConfigError: when there is no such evaluation set, or none is named and there is a mixture.
     """
     if eval_set is None:
-        if data.mixture is not None:
+        if data.is_mixture:
             raise ConfigError(
                 f"{command}: data.envs is a mixture of {', '.join(data.envs)}: say which "
                 f"environment by an evaluation set, --eval_set {' or '.join(data.eval_sets)}"

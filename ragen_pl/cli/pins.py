@@ -9,7 +9,7 @@ import yaml
 from ragen_pl.cli.command_parser import CommandParser
 from ragen_pl.cli.configured import configured_parts
 from ragen_pl.training.datamodule import RolloutDataModule
-from ragen_pl.training.evaluation_sets import EvaluationSet
+from ragen_pl.training.evaluation.sets import EvaluationSet
 
 _DESCRIPTION = """\
 Print the fingerprints of a configuration's evaluation sets as YAML, for data.evaluation.pins. Takes

@@ -15,8 +15,6 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Real
-from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -27,13 +25,11 @@ from ragen_pl.envs.contract.plain_data import plain_text, wanted_of_state
 from ragen_pl.envs.contract.returned import WANTED_SYMMETRIES, WANTED_VOCABULARY
 from ragen_pl.envs.start_info import difficulty_in, odd_fact, optimal_length_in
 from ragen_pl.envs.step_result import StepResult
-from ragen_pl.runtime.fault_place import place_of_fault
+from ragen_pl.runtime.fault_place import describe_fault, kind_of
 from ragen_pl.runtime.faults import FaultKind, record_fault
-from ragen_pl.runtime.visible_text import visible
+from ragen_pl.runtime.visible_text import shown, visible
 
 _LOG = logging.getLogger(__name__)
-_LONGEST = 300
-"""Maximum characters shown of an environment's error message."""
 LARGEST_REWARD = 1e18
 """Largest absolute reward, so that sums of squared rewards are finite in single precision."""
 
@@ -331,40 +327,10 @@ def _is_of_worker(error: RemoteError) -> bool:
     return isinstance(error.kind, tuple) and error.kind[:1] == ("worker",)
 
 
-def kind_of(error: Exception) -> Hashable:
-    """Return a key that is equal for exceptions of one type from one line."""
-    return type(error).__qualname__, *_origin(error.__traceback__)
-
-
-def describe_fault(error: Exception, called: object = None) -> str:
-    """Describe an exception that user code raised: its type, its message, file and line.
-
-    Args:
-        error: The exception.
-        called: The user's object that was called, of whose code the line must be; None also takes
-            a line of this package, as where a shipped environment raised.
-    """
-    place = place_of_fault(error)
-    if not place and called is None:
-        file, line = _origin(error.__traceback__)
-        place = f"{Path(file).name}:{line}"
-    text = f"{type(error).__name__}: {_shown(error, str)}"
-    text = visible(text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …")
-    return f"{text} ({place})" if place else text
-
-
 def contract_error(method: str, given: object, wanted: str) -> EnvError:
     """Return the error of a method that returned ``given`` in place of ``wanted``."""
-    shown = visible(_shown(given, repr)[:80])
-    return EnvError(f"{method} returned {shown}; it must return {wanted}", (method, wanted))
-
-
-def _shown(given: object, show: Callable[[object], str]) -> str:
-    """Return a value as text, even if it cannot be shown."""
-    try:
-        return show(given)
-    except Exception as error:  # user code as well
-        return f"a {type(given).__name__} that cannot be shown ({type(error).__name__})"
+    told = visible(shown(given)[:80])
+    return EnvError(f"{method} returned {told}; it must return {wanted}", (method, wanted))
 
 
 def _is_text(given: object) -> bool:
@@ -386,14 +352,6 @@ def _text(method: str, given: Any) -> str:
     if not _is_text(given):
         raise contract_error(method, given, "a text, without halves of surrogate pairs")
     return str(given)
-
-
-def _origin(traceback: TracebackType | None) -> tuple[str, int]:
-    """Return the file and line that raised."""
-    assert traceback is not None
-    while traceback.tb_next is not None:
-        traceback = traceback.tb_next
-    return traceback.tb_frame.f_code.co_filename, traceback.tb_lineno
 
 
 _COUNTS: Counter[Hashable] = Counter()

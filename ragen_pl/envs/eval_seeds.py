@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from ragen_pl.envs.base import TextEnv
-from ragen_pl.envs.boundary import describe_fault
+from ragen_pl.runtime.fault_place import describe_fault
 from ragen_pl.runtime.faults import FaultKind, record_shared_fault
 from ragen_pl.runtime.visible_text import visible
 

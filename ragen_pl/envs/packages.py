@@ -30,7 +30,7 @@ def load(module: str, adapter: str, extra: str = "envs") -> Any:
         raise _missing(package, adapter, extra) from error
 
 
-def folder_of(package: str, adapter: str, extra: str = "envs") -> Path:
+def folder_of(package: str, adapter: str) -> Path:
     """Return the folder of an optional package whose files are read, without importing it.
 
     Raises:
@@ -38,7 +38,7 @@ def folder_of(package: str, adapter: str, extra: str = "envs") -> Path:
     """
     spec = find_spec(package)
     if spec is None or spec.origin is None:
-        raise _missing(package, adapter, extra)
+        raise _missing(package, adapter, "envs")
     return Path(spec.origin).parent
 
 

@@ -24,8 +24,9 @@ from types import ModuleType
 from typing import Any
 
 from ragen_pl.envs.base import Symmetry, TextEnv
-from ragen_pl.envs.boundary import RemoteError, describe_fault, kind_of
+from ragen_pl.envs.boundary import RemoteError
 from ragen_pl.envs.picture import Drawing
+from ragen_pl.runtime.fault_place import describe_fault, kind_of
 from ragen_pl.runtime.faults import FaultKind, record_fault
 
 _START_S = 120.0

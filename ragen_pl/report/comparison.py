@@ -12,9 +12,9 @@ from typing import Any
 
 from ragen_pl.errors import ConfigError
 from ragen_pl.report.tables import format_table
-from ragen_pl.training.evaluation_results import EvalResult, PolicyResult
+from ragen_pl.training.evaluation.results import EvalResult, PolicyResult
+from ragen_pl.training.evaluation.success_statistics import PairedDifference, paired_difference
 from ragen_pl.training.run_folder import FINAL, RESULTS
-from ragen_pl.training.success_statistics import PairedDifference, paired_difference
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,29 +99,32 @@ def compare_what_is_comparable(
     return Comparison(tuple(differences), tuple(refused))
 
 
-def paired_by_start(
-    first: EvalResult, second: EvalResult, *, same_set: bool = False
-) -> PairedDifference:
+def paired_by_start(first: EvalResult, second: EvalResult) -> PairedDifference:
     """Compare two results of one evaluation set, second minus first.
+
+    Args:
+        first: Result of one policy.
+        second: Result of the other one.
+
+    Raises:
+        ValueError: when they have different initial states. (One at which the environment failed
+            for a policy is missing from that policy's result.)
+    """
+    return paired_difference(*_pairs(first, second, same_set=False))
+
+
+def _pairs(
+    first: EvalResult, second: EvalResult, *, same_set: bool
+) -> tuple[list[float], list[float]]:
+    """Return both policies' success by initial state, of the states that both played; the errors
+    are those of ``paired_by_start``.
 
     Args:
         first: Result of one policy.
         second: Result of the other one.
         same_set: Whether both are known to be of one set, so that starts of which one result is
             missing, as where the environment failed, are left out.
-
-    Raises:
-        ValueError: when they have different initial states. (One at which the environment failed
-            for a policy is missing from that policy's result.)
     """
-    return paired_difference(*_pairs(first, second, same_set=same_set))
-
-
-def _pairs(
-    first: EvalResult, second: EvalResult, *, same_set: bool
-) -> tuple[list[float], list[float]]:
-    """Return both policies' success by initial state, of the states that both played; the arguments
-    and errors are those of ``paired_by_start``."""
     known = (first.repeated_seeds, second.repeated_seeds)
     old, new = _success_by_start(first, known), _success_by_start(second, known)
     if same_set and old.keys() & new.keys():

@@ -8,7 +8,7 @@ from itertools import groupby
 
 from ragen_pl.report.charts import LEVELS, validated_sets
 from ragen_pl.report.run_data import RunData
-from ragen_pl.training.evaluation_results import PolicyResult
+from ragen_pl.training.evaluation.results import PolicyResult
 from ragen_pl.training.run_folder import FINAL, UNTRAINED
 
 _BEFORE = ("warm-started", UNTRAINED)

@@ -75,7 +75,7 @@ def build_report(
     }
     metrics = [_metrics(run) for run in runs]
     script = _asset("report.js")
-    return _template("page.html.j2").render(
+    return _template().render(
         title=" · ".join(names),
         runs=[
             {
@@ -245,7 +245,7 @@ def _asset(name: str) -> str:
     return (_ASSETS / name).read_text(encoding="utf-8")
 
 
-def _template(name: str) -> jinja2.Template:
+def _template() -> jinja2.Template:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_ASSETS),
         autoescape=True,
@@ -260,4 +260,4 @@ def _template(name: str) -> jinja2.Template:
         "quantity": headline.quantity,
         "visible": visible,
     }
-    return environment.get_template(name)
+    return environment.get_template("page.html.j2")

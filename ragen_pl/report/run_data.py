@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from ragen_pl.report.recorded import Entry, TrajectoryFolder
-from ragen_pl.training.evaluation_results import PolicyResult
+from ragen_pl.training.evaluation.results import PolicyResult
 from ragen_pl.training.run_folder import CONFIG, RESULTS, TRAJECTORIES
 
 TENSORBOARD = "tensorboard"

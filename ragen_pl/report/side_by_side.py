@@ -8,9 +8,9 @@ from typing import Any
 
 from ragen_pl.report.comparison import difference_of
 from ragen_pl.report.run_data import RunData
-from ragen_pl.training.evaluation_results import PolicyResult
+from ragen_pl.training.evaluation.results import PolicyResult
+from ragen_pl.training.evaluation.success_statistics import PairedDifference
 from ragen_pl.training.run_folder import FINAL
-from ragen_pl.training.success_statistics import PairedDifference
 
 
 @dataclass(frozen=True, slots=True)

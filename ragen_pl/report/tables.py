@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ragen_pl.training.evaluation_results import PolicyResult
+from ragen_pl.training.evaluation.results import PolicyResult
 
 MAX_DIFFICULTIES = 20
 """Number of difficulties beyond which success is not split by them, as where every start has a name

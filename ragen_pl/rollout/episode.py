@@ -244,8 +244,9 @@ class Episode:
 
     @property
     def reward_terms(self) -> Mapping[str, RewardTerm]:
-        """The terms of each turn's reward beside the environment's, by name."""
-        return self.config.reward_terms
+        """The terms of each turn's reward beside the environment's, by name; none for an actor that
+        writes no text."""
+        return {}
 
     @property
     def _thought_terms(self) -> Iterable[str]:
@@ -266,7 +267,25 @@ class Episode:
         has_ended: bool,
     ) -> dict[str, float]:
         """Return the terms of a turn's reward after its actions, the environment's first."""
-        return {ENV: reward}
+        turn = PlayedTurn(
+            number=len(self.turns),
+            observation=judgment.observation,
+            response=response.text,
+            thought=response.thought,
+            actions=actions,
+            is_valid=response.is_valid,
+            num_tokens=len(response.completion.token_ids),
+            max_tokens=self.config.max_response_tokens,
+            env_reward=reward,
+            next_observation=self.observation,
+            has_ended=has_ended,
+            success=self.success,
+            thought_correct=judgment.thought_correct,
+            thought_grounding=judgment.thought_grounding,
+            state=judgment.state,
+            next_state=None if judgment.state is None else self.env.state(),
+        )
+        return evaluate(self.reward_terms, turn)
 
     def trajectory(self) -> Trajectory:
         """Return the trajectory of an episode that has ended."""
@@ -331,6 +350,10 @@ class DialogueEpisode(Episode):
     def actions_in_turn(self) -> int:
         return self.dialogue.max_actions_per_turn
 
+    @property
+    def reward_terms(self) -> Mapping[str, RewardTerm]:
+        return self.config.reward_terms
+
     def _judge(self, response: Response) -> _Judgment:
         terms, env = self.reward_terms.values(), self.env
         state = env.state() if any(term.needs_states for term in terms) else None
@@ -342,35 +365,6 @@ class DialogueEpisode(Episode):
             grounding = env.thought_grounding(response.thought, wanted)
         correct = env.thought_correct(response.thought)
         return _Judgment(self.observation, correct, grounding, state)
-
-    def _rewards(
-        self,
-        reward: float,
-        response: Response,
-        judgment: _Judgment,
-        actions: tuple[str, ...],
-        *,
-        has_ended: bool,
-    ) -> dict[str, float]:
-        turn = PlayedTurn(
-            number=len(self.turns),
-            observation=judgment.observation,
-            response=response.text,
-            thought=response.thought,
-            actions=actions,
-            is_valid=response.is_valid,
-            num_tokens=len(response.completion.token_ids),
-            max_tokens=self.config.max_response_tokens,
-            env_reward=reward,
-            next_observation=self.observation,
-            has_ended=has_ended,
-            success=self.success,
-            thought_correct=judgment.thought_correct,
-            thought_grounding=judgment.thought_grounding,
-            state=judgment.state,
-            next_state=None if judgment.state is None else self.env.state(),
-        )
-        return evaluate(self.reward_terms, turn)
 
     def write_next_turn(self) -> str:
         """Return the text of the next turn's message; called once for each message."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -18,16 +18,10 @@ from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.rollout.collect import GroupSeed
 from ragen_pl.rollout.config import RolloutConfig, TrajectoryLimits
-from ragen_pl.rollout.curriculum import (
-    Curriculum,
-    choose_starts,
-    restored_progress,
-    saved_progress,
-)
-from ragen_pl.rollout.curriculum.checked import learned, pool_size_of, tally_of
-from ragen_pl.rollout.seeds import group_seeds
+from ragen_pl.rollout.curriculum import Curriculum
+from ragen_pl.rollout.env_starts import EnvStarts
 from ragen_pl.rollout.shares import rounded_counts
-from ragen_pl.rollout.tallies import Tallies, sum_tallies
+from ragen_pl.rollout.start_stream import StartStream
 from ragen_pl.types import TrajectoryGroup
 
 _DECAY = 0.8
@@ -66,12 +60,18 @@ class MixtureConfig:
                 )
 
     def check_names(self, names: Iterable[str]) -> None:
-        """Refuse shares, limits and curricula of environments that the mixture does not have.
+        """Refuse shares, limits and curricula of environments that the mixture does not have, and
+        all of them without a mixture, where the only environment has the name ``""``.
 
         Raises:
             ValueError: naming the key and the environments.
         """
         known = list(names)
+        if "" in known and self != MixtureConfig():
+            raise ValueError(
+                "data.mixture is set, but data.envs is empty: name the environments of the mixture "
+                "there, or leave data.mixture out"
+            )
         for key in ("shares", "limits", "curricula"):
             for name, value in getattr(self, key).items():
                 if value is not None and name not in known:
@@ -97,11 +97,11 @@ class MixtureConfig:
 
 @dataclass(slots=True)
 class _Running:
-    """What is known of an environment from the iterations so far."""
+    """What is known of an environment from the iterations so far, beside its curriculum's
+    progress."""
 
     position: int = 0
     """Position in its seed stream at which the next iteration begins."""
-    progress: Tallies = field(default_factory=dict)
     trajectories: float = 0.0
     """Number of trajectories behind the sums, decayed."""
     tokens: float = 0.0
@@ -131,14 +131,18 @@ class _Running:
         return std if std > _SMALLEST_STD else 1.0
 
 
-class Mixture:
+class Mixture(StartStream):
     """The environments of a run, their shares of a collection, and where each of them is.
 
     Args:
         envs: The environments by name, at least two.
         config: Shares, and what they are of.
         curriculum: The curriculum of environments that have none of their own.
+        groups: Groups of one collection, over all ranks.
         run_seed: Seed of the run.
+
+    Raises:
+        ValueError: when a curriculum has nothing to choose between.
     """
 
     def __init__(
@@ -146,35 +150,27 @@ class Mixture:
         envs: Mapping[str, TextEnv],
         config: MixtureConfig,
         curriculum: Curriculum,
+        *,
+        groups: int,
         run_seed: int,
     ) -> None:
-        self.envs, self.config, self.run_seed = envs, config, run_seed
-        self.curricula = {name: config.curricula.get(name) or curriculum for name in envs}
+        self.config, self.groups, self.run_seed = config, groups, run_seed
+        self._starts = {
+            name: EnvStarts(envs, name, config.curricula.get(name) or curriculum, run_seed)
+            for name in envs
+        }
         self._running = {name: _Running() for name in envs}
         self._taken = dict.fromkeys(envs, 0)
         """Seeds that the current iteration takes from each stream."""
 
-    def check_difficulties(self, difficulties: Iterable[str]) -> None:
-        """Refuse difficulties of a warm start without the name of an environment before them.
-
-        Raises:
-            ValueError: for such as ``2-3`` in place of ``sokoban/2-3``.
-        """
-        for each in difficulties:
-            if each.partition("/")[0] not in self.envs:
-                raise ValueError(
-                    f"data.warm_start.difficulties has {each!r}; in a mixture a difficulty begins "
-                    f"with an environment and a slash, such as {next(iter(self.envs))}/{each}"
-                )
-
-    def counts(self, iteration: int, groups: int) -> dict[str, int]:
+    def counts(self, iteration: int) -> dict[str, int]:
         """Return the number of groups of each environment in every collection of an iteration.
 
         Rounding is systematic and drawn anew: each environment has its share in expectation.
         """
-        weights = {name: self.config.share(name) / self._length(name) for name in self.envs}
+        weights = {name: self.config.share(name) / self._length(name) for name in self._starts}
         total = sum(weights.values())
-        expected = {name: groups * weight / total for name, weight in weights.items()}
+        expected = {name: self.groups * weight / total for name, weight in weights.items()}
         return rounded_counts(expected, random.Random(f"mixture {self.run_seed} {iteration}"))
 
     def _length(self, name: str) -> float:
@@ -186,7 +182,7 @@ class Mixture:
         running = self._running[name]
         return running.tokens / running.trajectories
 
-    def group_seeds(self, iteration: int, collection: int, groups: int) -> list[GroupSeed]:
+    def group_seeds(self, iteration: int, collection: int) -> list[GroupSeed]:
         """Return the group seeds of one collection, over all ranks, each with its environment.
 
         Which group id has which environment is drawn anew for each collection, so that optimizer
@@ -194,21 +190,16 @@ class Mixture:
         """
         names: list[str] = []
         chosen: dict[str, list[GroupSeed]] = {}
-        for name, count in self.counts(iteration, groups).items():
-            curriculum, size = self.curricula[name], 0
+        for name, count in self.counts(iteration).items():
+            starts, position = self._starts[name], self._running[name].position
+            self._taken[name] = starts.pool_size(count) if count else 0
             if count:
-                size = pool_size_of(curriculum, count)
-                position = self._running[name].position
-                pool = group_seeds(self.run_seed, position, size, collection)
-                rng = random.Random(f"curriculum {name} {self.run_seed} {iteration} {collection}")
-                progress = self._running[name].progress
-                chosen[name] = choose_starts(
-                    curriculum, self.envs[name], pool, count, progress, rng
+                chosen[name] = starts.choose(
+                    count, position=position, iteration=iteration, collection=collection
                 )
-            self._taken[name] = size
             names += [name] * count
         random.Random(f"mixture {self.run_seed} {iteration} {collection}").shuffle(names)
-        first_id = collection * groups
+        first_id = collection * self.groups
         queues = {name: iter(starts) for name, starts in chosen.items()}
         return [
             replace(next(queues[name]), group_id=first_id + place, env=name)
@@ -216,81 +207,68 @@ class Mixture:
         ]
 
     def learn(self, played: Sequence[TrajectoryGroup]) -> None:
-        """Take note of all that an iteration played, on all ranks; every rank must call it.
-
-        Args:
-            played: This rank's groups, those that dynamic sampling drops among them.
-        """
         by_env = groups_by_env(played)
         for name, running in self._running.items():
-            own = by_env.get(name, [])
-            curriculum = self.curricula[name]
-            parts = gather_objects((tally_of(curriculum, own), [_facts(group) for group in own]))
-            tallies = sum_tallies(part for part, _ in parts)
-            running.progress = learned(curriculum, running.progress, tallies)
+            own, starts = by_env.get(name, []), self._starts[name]
+            parts = gather_objects((starts.tally(own), [_facts(group) for group in own]))
+            starts.learn(tallies for tallies, _ in parts)
             # In the order of group ids, so that sums do not depend on the number of ranks.
             facts = sorted(each for _, part in parts for each in part)
             running.add([fact for _, group in facts for fact in group])
             running.position += self._taken[name]
 
+    @property
     def reward_scales(self) -> dict[str, float]:
-        """Return the factors of the rewards that train, by environment."""
+        """The factors of the rewards that train, by environment."""
         if not self.config.normalize_rewards:
-            return dict.fromkeys(self.envs, 1.0)
+            return dict.fromkeys(self._running, 1.0)
         return {name: 1.0 / running.std for name, running in self._running.items()}
 
     @property
     def chooses_starts(self) -> bool:
-        """Whether the curriculum of an environment chooses among more starts than are played."""
-        return any(each.by_start or pool_size_of(each, 1) > 1 for each in self.curricula.values())
+        starts = self._starts.values()
+        return any(each.curriculum.by_start or each.pool_size(1) > 1 for each in starts)
 
     @property
     def running_success(self) -> dict[str, float]:
-        """The success rate at each difficulty by which a curriculum chooses, such as
-        ``sokoban/2-3``."""
         return {
-            f"{name}/{difficulty}": tally.success
-            for name, running in self._running.items()
-            for difficulty, tally in running.progress.items()
-            if not self.curricula[name].by_start
+            f"{name}/{difficulty}": success
+            for name, starts in self._starts.items()
+            for difficulty, success in starts.running_success.items()
         }
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, iteration: int) -> dict[str, Any]:
         """Return what is known of the environments as plain data."""
-        return {
+        known = {
             name: {
                 "position": running.position,
-                **saved_progress(self.curricula[name], running.progress),
+                **self._starts[name].state_dict(),
                 "sums": [running.trajectories, running.tokens, running.total, running.squares],
             }
             for name, running in self._running.items()
         }
+        return {"mixture": known}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore it; environments that are new to the run begin at the beginning."""
-        for name, saved in state.items():
+        for name, saved in state.get("mixture", {}).items():
             if name in self._running:
-                progress = restored_progress(self.curricula[name], saved)
-                self._running[name] = _Running(saved["position"], progress, *saved["sums"])
+                self._starts[name].load_state_dict(saved)
+                self._running[name] = _Running(saved["position"], *saved["sums"])
 
 
-def mixture_of(
-    envs: Mapping[str, TextEnv], config: MixtureConfig, curriculum: Curriculum, run_seed: int
-) -> Mixture | None:
-    """Return the mixture of a run; None with a single environment, whose name is ``""``.
+def check_difficulties(difficulties: Iterable[str], envs: Collection[str]) -> None:
+    """Refuse difficulties of a warm start without the name of an environment before them.
 
     Raises:
-        ValueError: for keys of a mixture without one, and for names that it does not have.
+        ValueError: for such as ``2-3`` in place of ``sokoban/2-3``.
     """
-    if "" not in envs:
-        config.check_names(envs)
-        return Mixture(envs, config, curriculum, run_seed)
-    if config != MixtureConfig():
-        raise ValueError(
-            "data.mixture is set, but data.envs is empty: name the environments of the mixture "
-            "there, or leave data.mixture out"
-        )
-    return None
+    for each in difficulties:
+        if each.partition("/")[0] not in envs:
+            raise ValueError(
+                f"data.warm_start.difficulties has {each!r}; in a mixture a difficulty begins "
+                f"with an environment and a slash, such as {next(iter(envs))}/{each}"
+            )
 
 
 def _facts(group: TrajectoryGroup) -> tuple[int, list[tuple[float, float]]]:

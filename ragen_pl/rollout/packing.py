@@ -16,6 +16,7 @@ from ragen_pl.ops.shape_buckets import round_down
 from ragen_pl.rollout.config import MAX_GROUP_SIZE
 from ragen_pl.types import (
     Answer,
+    PolicyBatch,
     RolloutBatch,
     TokenBatch,
     TokenRow,
@@ -26,7 +27,7 @@ from ragen_pl.types import (
     token_sequences,
 )
 
-Batch = TypeVar("Batch", TokenBatch, TrainingBatch)
+Batch = TypeVar("Batch", TokenBatch, PolicyBatch, TrainingBatch)
 
 
 def member_of(trajectory_id: int) -> int:
@@ -126,6 +127,7 @@ def pack(
         trajectory_tokens=torch.tensor([t.num_sampled_tokens for t in owned], dtype=torch.long),
         successes=torch.tensor([t.success for t in owned], dtype=torch.bool),
         policy_weights=torch.tensor([weights[index] for index in owners], dtype=torch.float32),
+        env_ids=torch.zeros(len(owned), dtype=torch.long),
     )
 
 

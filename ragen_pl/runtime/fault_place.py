@@ -1,17 +1,22 @@
-"""Where in a user's code an exception was raised: the file and line that a message can name."""
+"""What a user's code raised, and where: the file and line that a message can name."""
 
 from __future__ import annotations
 
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from pathlib import Path
+from types import TracebackType
+
+from ragen_pl.runtime.visible_text import shown, visible
 
 _ROOT = Path(__file__).resolve().parents[2]
 OWN_CODE = (_ROOT / "ragen_pl", _ROOT / "callbacks")
 """The code of this package."""
 _STANDARD_LIBRARY = Path(sysconfig.get_paths()["stdlib"])
 _INSTALLED = {"site-packages", "dist-packages"}
+_LONGEST = 300
+"""Maximum characters shown of an error message."""
 
 
 def place_of_fault(error: BaseException) -> str:
@@ -25,6 +30,28 @@ def place_of_fault(error: BaseException) -> str:
             shown = path.relative_to(here) if path.is_relative_to(here) else path
             return f"{shown}:{line}"
     return ""
+
+
+def kind_of(error: Exception) -> Hashable:
+    """Return a key that is equal for exceptions of one type from one line."""
+    return type(error).__qualname__, *_origin(error.__traceback__)
+
+
+def describe_fault(error: Exception, called: object = None) -> str:
+    """Describe an exception that user code raised: its type, its message, file and line.
+
+    Args:
+        error: The exception.
+        called: The user's object that was called, of whose code the line must be; None also takes
+            a line of this package, as where a shipped environment raised.
+    """
+    place = place_of_fault(error)
+    if not place and called is None:
+        file, line = _origin(error.__traceback__)
+        place = f"{Path(file).name}:{line}"
+    text = f"{type(error).__name__}: {shown(error, str)}"
+    text = visible(text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …")
+    return f"{text} ({place})" if place else text
 
 
 def is_own_end(error: SystemExit) -> bool:
@@ -65,3 +92,11 @@ def _calls(error: BaseException) -> Iterator[tuple[Path, int]]:
         name = frame.f_code.co_filename
         if not name.startswith("<"):  # generated code, such as a dataclass's constructor
             yield Path(name).absolute(), line
+
+
+def _origin(traceback: TracebackType | None) -> tuple[str, int]:
+    """Return the file and line that raised."""
+    assert traceback is not None
+    while traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return traceback.tb_frame.f_code.co_filename, traceback.tb_lineno

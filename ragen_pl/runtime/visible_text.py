@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import unicodedata
+from collections.abc import Callable
 
 _KEPT = "\n\t"
 _BREAKS = {ord(character): None for character in _KEPT}
@@ -13,6 +14,14 @@ _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _PICTURES = {**{code: chr(0x2400 + code) for code in range(0x20)}, 0x7F: "␡"}
 """Unicode's pictures of the ASCII control characters."""
 _LONGEST = 20_000
+
+
+def shown(value: object, show: Callable[[object], str] = repr) -> str:
+    """Return a value as text, even if it cannot be shown."""
+    try:
+        return show(value)
+    except Exception as error:  # user code as well
+        return f"a {type(value).__name__} that cannot be shown ({type(error).__name__})"
 
 
 def visible(text: str, longest: int = _LONGEST) -> str:

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from numbers import Real
 from typing import NoReturn
 
-from ragen_pl.algorithms.boundary import described
-from ragen_pl.envs.own_classes import contract_error
+from ragen_pl.runtime.user_classes import contract_error, described
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.types import Selection, TrajectoryGroup
 

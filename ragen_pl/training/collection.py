@@ -11,17 +11,16 @@ from lightning.pytorch import Trainer
 from torch import Tensor
 
 from ragen_pl.distributed.collectives import T, all_or_none, gather_objects, rank, world_size
-from ragen_pl.envs.base import TextEnv
 from ragen_pl.ops.selection import fill_with_signal
-from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.collect import GroupSeed, collect
-from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.group_table import GroupTable
 from ragen_pl.rollout.packing import pack
 from ragen_pl.rollout.seeds import MAX_COLLECTIONS
 from ragen_pl.training.checked_selection import check_selections
+from ragen_pl.training.dialogues import Dialogues
+from ragen_pl.training.learner import current_learner
 from ragen_pl.training.trainer import refuse_double_metrics, rollout_callbacks
-from ragen_pl.types import Generate, RolloutBatch, Sampling, Selection, TrajectoryGroup
+from ragen_pl.types import RolloutBatch, Sampling, Selection, TrajectoryGroup
 
 _NO_SIGNAL = "dropped: all members have the same return, and dynamic sampling found no better group"
 CollectGroups = Callable[[Sequence[GroupSeed]], list[TrajectoryGroup]]
@@ -128,38 +127,27 @@ class Collector:
     """Collections of one iteration, with the rollout callbacks around them.
 
     Args:
-        trainer: The trainer, with the callbacks.
-        envs: The environments by the names that group seeds have; ``""`` without a mixture.
-        chats: Their chat protocols.
-        rollout: The run's rollout.
-        rollout_in: The rollout in each environment, by name.
-        generate: The sampler.
+        trainer: The trainer, with the learner and the callbacks.
+        dialogues: The dialogues, with the environments and the limits of a trajectory.
     """
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        envs: Mapping[str, TextEnv],
-        chats: Mapping[str, Chat],
-        rollout: RolloutConfig,
-        rollout_in: Mapping[str, RolloutConfig],
-        generate: Generate,
-    ) -> None:
-        self.trainer, self.envs, self.chats = trainer, envs, chats
-        self.rollout, self.rollout_in, self.generate = rollout, rollout_in, generate
+    def __init__(self, trainer: Trainer, dialogues: Dialogues) -> None:
+        self.trainer, self.dialogues = trainer, dialogues
         self.callbacks = list(rollout_callbacks(trainer))
         self.played: list[TrajectoryGroup] = []
         """Every group that this rank played, those that dynamic sampling drops among them."""
         self._num_trajectories = 0
         self._has_started = False
 
-    def collect(self, seeds: Sequence[GroupSeed], iteration: int) -> list[TrajectoryGroup]:
-        """Collect this rank's groups of one collection.
+    def collect(self, seeds: Sequence[GroupSeed]) -> list[TrajectoryGroup]:
+        """Collect this rank's groups of one collection, with the learner's current weights.
 
         The first call also runs the ``on_rollout_start`` hooks.
         """
         trainer, module = self.trainer, self.trainer.lightning_module
-        group_size = self.rollout.group_size
+        learner = current_learner(trainer)
+        iteration, chats = learner.iteration, self.dialogues.chats(learner)
+        group_size = self.dialogues.rollout.group_size
         before, size = self._num_trajectories, len(seeds) * group_size
         if not self._has_started:
             self._has_started = True
@@ -174,16 +162,16 @@ class Collector:
             for callback in self.callbacks:
                 callback.on_rollout_progress(trainer, module, done, before + size)
 
-        for name, env in self.envs.items():
+        for name, env in self.dialogues.envs.items():
             own = [seed for seed in seeds if seed.env == name]
             if not own:
                 continue
-            rollout = self.rollout_in[name]
+            rollout = self.dialogues.rollout_in[name]
             played += collect(
                 env,
                 own,
-                self.chats[name],
-                self.generate,
+                chats[name],
+                learner.generate,
                 rollout,
                 iteration=iteration,
                 sampling=Sampling(rollout.temperature, rollout.max_response_tokens),
@@ -238,14 +226,14 @@ class Collector:
         self,
         collected: CollectedGroups,
         weights: Sequence[Sequence[float]],
-        reward_scales: Mapping[str, float] | None = None,
+        reward_scales: Mapping[str, float],
     ) -> RolloutBatch:
         """Pack this rank's trainable trajectories with their policy weights.
 
         Args:
             collected: The groups.
             weights: Policy weight of each trajectory, by group.
-            reward_scales: Factors of the rewards by environment, in a mixture; None without one.
+            reward_scales: Factors of the rewards, by environment.
         """
         pairs = [
             (trajectory, weight)
@@ -256,18 +244,16 @@ class Collector:
         rollout = pack(
             [trajectory for trajectory, _ in pairs],
             weights=[weight for _, weight in pairs],
-            temperature=self.rollout.temperature,
+            temperature=self.dialogues.rollout.temperature,
         )
-        if reward_scales is None:
-            return rollout
         env_of = {group.group_id: group.env for group in collected.groups}
-        return mixed(rollout, env_of, reward_scales)
+        return scaled_by_env(rollout, env_of, reward_scales)
 
 
-def mixed(
+def scaled_by_env(
     rollout: RolloutBatch, env_of: Mapping[int, str], reward_scales: Mapping[str, float]
 ) -> RolloutBatch:
-    """Return a rollout of a mixture, whose rows know their environment.
+    """Return a rollout whose rows know their environment, and whose rewards have its scale.
 
     Args:
         rollout: The packed trajectories.

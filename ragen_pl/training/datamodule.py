@@ -18,26 +18,25 @@ from ragen_pl.errors import ConfigError
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.curriculum import Curriculum, Uniform
 from ragen_pl.rollout.demonstrations import WarmStart
-from ragen_pl.rollout.hindsight import HindsightImitation
+from ragen_pl.rollout.hindsight import HindsightImitation, Solutions
 from ragen_pl.rollout.hints import Hints
-from ragen_pl.rollout.mixture import MixtureConfig, mixture_of
-from ragen_pl.rollout.own_solutions import OwnSolutions
+from ragen_pl.rollout.mixture import Mixture, MixtureConfig, check_difficulties
 from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.rollout.seeds import SEEDS_PER_RUN
 from ragen_pl.rollout.self_distillation import SelfDistillation
-from ragen_pl.rollout.start_stream import StartStream
+from ragen_pl.rollout.start_stream import SingleEnvStream, StartStream
 from ragen_pl.training.collection import DynamicSampling
 from ragen_pl.training.dialogues import Dialogues
 from ragen_pl.training.environments import accepting, check_envs, envs_by_key, training_envs
-from ragen_pl.training.evaluation_sets import EvaluationConfig
-from ragen_pl.training.evaluator import EvaluationLoader, Evaluator
+from ragen_pl.training.evaluation.evaluator import EvaluationLoader, Evaluator
+from ragen_pl.training.evaluation.sets import EvaluationConfig
 from ragen_pl.training.learner import Learner, current_learner
 from ragen_pl.training.lost_rollouts import LostRollouts
-from ragen_pl.training.own_callbacks import refuse_wrong_hooks
 from ragen_pl.training.rl_iteration import RLIteration
 from ragen_pl.training.short_runs import critic_alone, cut_warm_start
 from ragen_pl.training.teaching import Teaching, taught_envs, warm_starts
 from ragen_pl.training.trainer import all_callbacks, is_done, rollout_callbacks
+from ragen_pl.training.user_callbacks import refuse_wrong_hooks
 from ragen_pl.types import Demonstration, HindsightBatch, Phase, TrainingBatch
 
 IterationBatch = TrainingBatch | Demonstration | HindsightBatch
@@ -91,7 +90,7 @@ class RolloutDataModule(pl.LightningDataModule):
         evaluation.check_names(eval_sets)
         self.eval_sets: Final = {n: each for n, each in eval_sets.items() if each is not None}
         """With ``envs``, shared by the parts below; worker processes take their places in it."""
-        self.mixture = mixture_of(self.envs, mixture, curriculum, run_seed)
+        mixture.check_names(self.envs)
         check_envs(envs_by_key(self.envs, self.eval_sets), prompts, self.check_env)
         for name, term in rollout.reward_terms.items():
             check_term = partial(
@@ -102,8 +101,8 @@ class RolloutDataModule(pl.LightningDataModule):
             )
             accepting(check_term, self.envs)
         taught = taught_envs(warm_start, self.envs, think=prompts.think)
-        if self.mixture is not None:
-            self.mixture.check_difficulties(warm_start.difficulty_names)
+        if self.is_mixture:
+            check_difficulties(warm_start.difficulty_names, self.envs)
         if not self.eval_sets:
             raise ValueError(
                 "data.eval_sets is empty; name at least one evaluation set to evaluate on"
@@ -113,20 +112,13 @@ class RolloutDataModule(pl.LightningDataModule):
         """The rollout in each environment: in a mixture, with limits of its own."""
         self.hindsight, self.distillation = hindsight, distillation
         self.evaluation, self.dynamic_sampling = evaluation, dynamic_sampling
-        self.curriculum, self.run_seed = curriculum, run_seed
-        self.starts = StartStream(
-            self.envs,
-            curriculum,
-            self.mixture,
-            groups=rollout.num_groups * rollout.online_k,
-            first_iteration=warm_start.iterations,
-            run_seed=run_seed,
-        )
+        self.run_seed = run_seed
+        self.starts = self._starts(curriculum, mixture)
         self.solutions, hints = self._solutions(), self._hints()
         self.dialogues = Dialogues(
             prompts, rollout, self.rollout_in, evaluation, self.envs, self.eval_sets
         )
-        own = warm_starts(warm_start, taught, self.mixture)
+        own = warm_starts(warm_start, taught, mixture)
         self.teaching = Teaching(warm_start, own, self.dialogues, hints, run_seed)
         self.lost = LostRollouts()
         self.rl_iteration = RLIteration(
@@ -142,7 +134,24 @@ class RolloutDataModule(pl.LightningDataModule):
         self._told = set[str]()
         """The warnings that were printed."""
 
-    def _solutions(self) -> OwnSolutions | None:
+    def _starts(self, curriculum: Curriculum, mixture: MixtureConfig) -> StartStream:
+        """Return the starts of the run.
+
+        Raises:
+            ValueError: when a curriculum has nothing to choose between.
+        """
+        groups = self.rollout.num_groups * self.rollout.online_k
+        if self.is_mixture:
+            return Mixture(self.envs, mixture, curriculum, groups=groups, run_seed=self.run_seed)
+        return SingleEnvStream(
+            self.envs,
+            curriculum,
+            groups=groups,
+            first_iteration=self.warm_start.iterations,
+            run_seed=self.run_seed,
+        )
+
+    def _solutions(self) -> Solutions | None:
         """Return the solutions that are imitated in hindsight; None without it.
 
         Raises:
@@ -152,7 +161,7 @@ class RolloutDataModule(pl.LightningDataModule):
         if config is None:
             return None
         accepting(partial(config.check, rollout=self.rollout, think=think), self.envs)
-        return OwnSolutions(config, self.envs, self.rollout_in, think=think, run_seed=self.run_seed)
+        return Solutions(config, self.envs, self.rollout_in, think=think, run_seed=self.run_seed)
 
     def _hints(self) -> Hints | None:
         """Return the hints of self-distillation; None without it.
@@ -183,6 +192,11 @@ class RolloutDataModule(pl.LightningDataModule):
         but play."""
         names = ", ".join(type(each).__name__ for each in self.envs.values())
         return f"{type(self).__name__} of {names}"
+
+    @property
+    def is_mixture(self) -> bool:
+        """Whether there are several environments to train in."""
+        return len(self.envs) > 1
 
     @property
     def env(self) -> TextEnv:

@@ -15,7 +15,7 @@ from ragen_pl.rollout.mixture import env_of_set
 from ragen_pl.rollout.prompts import Prompts, common_vocabulary
 from ragen_pl.rollout.responses import actions_per_turn
 from ragen_pl.training.environments import key_of
-from ragen_pl.training.evaluation_sets import EvaluationConfig
+from ragen_pl.training.evaluation.sets import EvaluationConfig
 from ragen_pl.training.learner import Learner
 
 

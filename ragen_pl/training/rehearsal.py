@@ -64,9 +64,8 @@ def _made_up(group_size: int, envs: Sequence[str]) -> RolloutBatch:
     groups = range(_GROUPS * max(1, len(envs)))
     played = [_trajectory(group, member) for group in groups for member in range(group_size)]
     rollout = pack(played, weights=[1.0] * len(played))
-    if not envs:
-        return rollout
-    return replace(rollout, env_ids=rollout.group_ids % len(envs), env_names=tuple(envs))
+    names = tuple(envs) or ("",)
+    return replace(rollout, env_ids=rollout.group_ids % len(names), env_names=names)
 
 
 def _trajectory(group: int, member: int) -> Trajectory:

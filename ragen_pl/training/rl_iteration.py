@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from lightning.pytorch import Trainer
 
@@ -11,8 +12,8 @@ from ragen_pl.distributed.batch_sharding import optimizer_batches
 from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.hindsight import Solutions
 from ragen_pl.rollout.hints import Hints
-from ragen_pl.rollout.own_solutions import OwnSolutions
 from ragen_pl.rollout.start_stream import StartStream
 from ragen_pl.training.collection import (
     CollectedGroups,
@@ -40,7 +41,7 @@ class RLIteration:
     """Further collections; None for one."""
     hints: Hints | None
     """The hints of self-distillation; None without it."""
-    solutions: OwnSolutions | None
+    solutions: Solutions | None
     """What is imitated in hindsight; None without it."""
     lost: LostRollouts
     """The rollouts without a sound trajectory."""
@@ -51,27 +52,19 @@ class RLIteration:
         All work that needs the learner is done before the first batch is yielded: the trainer
         prefetches one batch, so later work would run between optimizer steps.
         """
-        learner, rollout = current_learner(trainer), self.dialogues.rollout
+        learner = current_learner(trainer)
         iteration, chats = learner.iteration, self.dialogues.chats(learner)
-        envs = self.dialogues.envs
-        collector = Collector(
-            trainer, envs, chats, rollout, self.dialogues.rollout_in, learner.generate
-        )
+        collector = Collector(trainer, self.dialogues)
         with learner.rollout_weights(self.dialogues.max_context):
-            collected = collect_groups(
-                lambda seeds: collector.collect(seeds, iteration),
-                lambda nth: self.starts.group_seeds(iteration, nth),
-                self.dynamic_sampling,
-            )
+            seeds_of = partial(self.starts.group_seeds, iteration)
+            collected = collect_groups(collector.collect, seeds_of, self.dynamic_sampling)
         self.starts.learn(collector.played)
         weights = collector.policy_weights(collected)
         if is_discarded(trainer):
             return  # such as after a collapse: no further step on this data
-        if self.lost.is_lost(trainer, collected.groups, envs.values()):
+        if self.lost.is_lost(trainer, collected.groups, self.dialogues.envs.values()):
             return
-        mixture = self.starts.mixture
-        scales = None if mixture is None else mixture.reward_scales()
-        packed = collector.pack(collected, weights, scales)
+        packed = collector.pack(collected, weights, self.starts.reward_scales)
         batches: Sequence[TrainingBatch] = []
         if self.solutions is None or not self.solutions.config.alone:
             batches = self._rl_batches(trainer, packed, collected, weights, chats)
@@ -80,7 +73,7 @@ class RLIteration:
             hindsight = self.solutions.batches(collector.played, chats, iteration)
             if told := self.solutions.warning():
                 announce(trainer, f"warning: {told}")
-        for _ in range(rollout.ppo_epochs):
+        for _ in range(self.dialogues.rollout.ppo_epochs):
             yield from batches
         yield from hindsight  # after RL, whose ratios are those of the weights that sampled
 

@@ -43,7 +43,7 @@ from ragen_pl.rollout.engines import Engine, InProcess, Sampler
 from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.rollout.self_distillation import SelfDistillation
 from ragen_pl.training.distillation import HintedRollout, distill
-from ragen_pl.training.evaluation_results import log_evaluation
+from ragen_pl.training.evaluation.results import log_evaluation
 from ragen_pl.training.networks import Networks, build_networks
 from ragen_pl.training.optimizers import build_optimizer
 from ragen_pl.training.rehearsal import rehearse

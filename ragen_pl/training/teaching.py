@@ -21,7 +21,7 @@ from ragen_pl.rollout.demonstrations import (
     right_answers,
 )
 from ragen_pl.rollout.hints import Hints
-from ragen_pl.rollout.mixture import Mixture
+from ragen_pl.rollout.mixture import MixtureConfig
 from ragen_pl.rollout.seeds import FIRST_DEMONSTRATION, SEEDS_PER_RUN
 from ragen_pl.rollout.teachers import Lesson, LessonQuestion, Lessons
 from ragen_pl.training.dialogues import Dialogues
@@ -55,13 +55,13 @@ def taught_envs(warm_start: WarmStart, envs: Mapping[str, TextEnv], *, think: bo
 
 
 def warm_starts(
-    config: WarmStart, names: Sequence[str], mixture: Mixture | None
+    config: WarmStart, names: Sequence[str], mixture: MixtureConfig
 ) -> dict[str, WarmStart]:
     """Return the warm start of each environment that is taught; in a mixture, with its share of the
     demonstrations and the difficulties that are named after it."""
-    if mixture is None:
+    if "" in names:
         return dict.fromkeys(names, config)
-    share = {name: mixture.config.share(name) for name in names}
+    share = {name: mixture.share(name) for name in names}
     counts = {n: config.demonstrations * s / sum(share.values()) for n, s in share.items()}
     return {
         name: replace(

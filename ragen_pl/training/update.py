@@ -43,7 +43,7 @@ from ragen_pl.ops.policy_change import effective_share, trajectory_log_weights
 from ragen_pl.rollout.packing import Batch
 from ragen_pl.training.scoring import ForwardPasses, ValueFunction, forward_policy, forward_values
 from ragen_pl.training.trajectory_layout import TrajectoryLayout
-from ragen_pl.types import ImitationBatch, RolloutBatch, TrainingBatch
+from ragen_pl.types import ImitationBatch, PolicyBatch, RolloutBatch, TrainingBatch
 
 # --- 1. advantages --------------------------------------------------------------------------------
 
@@ -86,7 +86,7 @@ def _advantages(
     """Return advantages and the critic's targets of whole trajectories; in a mixture, those of each
     environment by itself."""
     estimator, thought = algorithm.advantage, algorithm.thought_advantage
-    if rollout.env_ids is None:
+    if len(rollout.env_names) == 1:
         return _advantages_in_env(rollout, values, estimator, thought, kl_penalty)
     if kl_penalty is not None:
         kl_penalty = kl_factors(rollout, algorithm)[:, None] * kl_penalty
@@ -144,8 +144,8 @@ def kl_factors(rollout: RolloutBatch, algorithm: Algorithm) -> Tensor:
 
 
 def _of_envs(rollout: RolloutBatch, factors: Mapping[str, float]) -> Tensor:
-    """Look up each row's factor by its environment; 1 for one without, and without a mixture."""
-    if rollout.env_ids is None:
+    """Look up each row's factor by its environment; 1 for one without."""
+    if not factors:
         return rollout.rewards.new_ones(len(rollout))
     by_env = rollout.rewards.new_tensor([factors.get(name, 1.0) for name in rollout.env_names])
     return by_env[rollout.env_ids]
@@ -187,7 +187,7 @@ class PolicyObjective:
     denominators: LossDenominators
 
     def __call__(
-        self, output: PolicyOutput, micro_batch: TrainingBatch, ref_log_probs: Tensor | None = None
+        self, output: PolicyOutput, micro_batch: PolicyBatch, ref_log_probs: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return the loss of a micro-batch and its share of ``POLICY_METRICS``.
 
@@ -355,9 +355,9 @@ class Update:
         if algorithm.critic is not None and self.policy.value_head is not None:
             value_objective = ValueObjective(batch, algorithm.critic)
             chosen = chosen | algorithm.critic.rows(rollout)
-        batch = replace(batch, chosen=choose_tokens(algorithm, batch))
+        policy_batch = PolicyBatch.of(batch, choose_tokens(algorithm, batch))
         sums, old = torch.zeros(len(POLICY_METRICS)), batch.old_log_probs.clone()
-        for rows, micro_batch in self._micro_batches(self.policy, batch, chosen):
+        for rows, micro_batch in self._micro_batches(self.policy, policy_batch, chosen):
             output = forward_policy(self.policy, micro_batch.rollout)
             if batch.on_policy:
                 own = output.log_probs.detach().to(old)
@@ -378,8 +378,8 @@ class Update:
             means = zip(POLICY_METRICS, all_reduce_sum(sums), strict=True)
             metrics |= {f"train/{name}": value for name, value in means}
             metrics |= sampler_metrics(rollout, old, denominators, algorithm.tis_cap)
-            if batch.chosen is not None:
-                num_chosen = all_reduce_sum(batch.chosen.sum())
+            if policy_batch.chosen is not None:
+                num_chosen = all_reduce_sum(policy_batch.chosen.sum())
                 metrics["train/chosen_fraction"] = num_chosen / denominators.for_metrics
         return metrics
 

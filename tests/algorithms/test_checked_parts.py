@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from callbacks import VarianceFilter
-from ragen_pl.algorithms import boundary
+from ragen_pl.algorithms import checked_tensors
 from ragen_pl.algorithms.checked_loss import chosen_tokens, loss_of_chosen, loss_per_token
 from ragen_pl.algorithms.estimators import GAE, AdvantageEstimator
 from ragen_pl.algorithms.estimators.base import WithoutCritic, estimate
@@ -139,7 +139,7 @@ def test_every_rank_refuses_what_is_wrong_on_one(
         return refused(Mine(rule if rank == 0 else lambda _, rewards: rewards))
 
     monkeypatch.setattr("ragen_pl.distributed.collectives._active", lambda: False)
-    first, second = on_ranks(2, work, monkeypatch, collectives, boundary)
+    first, second = on_ranks(2, work, monkeypatch, collectives, checked_tensors)
     assert first == second
     assert told in first
 
@@ -157,7 +157,7 @@ def test_a_rank_whose_values_are_not_finite_excuses_the_others(
         return estimate(everywhere, ROLLOUT, values)[0]
 
     monkeypatch.setattr("ragen_pl.distributed.collectives._active", lambda: False)
-    for advantages in on_ranks(2, work, monkeypatch, collectives, boundary):
+    for advantages in on_ranks(2, work, monkeypatch, collectives, checked_tensors):
         assert bool(advantages.isnan().any())
 
 

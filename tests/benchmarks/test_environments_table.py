@@ -31,7 +31,7 @@ from benchmarks.trained_environments import (
     trained_table,
 )
 from ragen_pl.errors import ConfigError
-from ragen_pl.training.evaluation_results import PolicyResult, summarize
+from ragen_pl.training.evaluation.results import PolicyResult, summarize
 from tests.support.doubles import make_group
 from tests.support.lamps import Lamp
 

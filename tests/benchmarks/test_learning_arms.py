@@ -31,7 +31,7 @@ from benchmarks.learning import (
 from benchmarks.learning_curve import CostCurve, cost_curve, draw_costs, eval_scores
 from benchmarks.learning_report import Finding, leads, markdown, share, write_report
 from ragen_pl.rollout.curriculum import TargetSuccess, Uniform
-from ragen_pl.training.evaluation_results import EvalResult, PolicyResult, summarize
+from ragen_pl.training.evaluation.results import EvalResult, PolicyResult, summarize
 from ragen_pl.training.trainer import rollout_callbacks
 from tests.cli.test_configs import assemble
 from tests.support.doubles import make_group

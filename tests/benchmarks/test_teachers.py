@@ -14,7 +14,7 @@ from benchmarks.teachers import write_report as write_teachers
 from ragen_pl.rollout.teachers.explorer import Explorer
 from ragen_pl.rollout.teachers.solver import Solver
 from ragen_pl.rollout.teachers.world_model import WorldModel
-from ragen_pl.training.evaluation_results import PolicyResult, summarize
+from ragen_pl.training.evaluation.results import PolicyResult, summarize
 from tests.cli.test_configs import assemble
 from tests.support.doubles import make_group
 from tests.support.extras import need_packages

@@ -14,7 +14,7 @@ from benchmarks.racers import Judge, Side, TRLSettings, ours, prepared, trl
 from benchmarks.time_to_score import Look, Record, Rules, facts, race, table
 from benchmarks.workload import ReadAgain, pieces
 from ragen_pl.models.base import LanguageModel
-from ragen_pl.training.evaluation_results import EvalResult, summarize
+from ragen_pl.training.evaluation.results import EvalResult, summarize
 from ragen_pl.types import EpisodeId, Request, Sampling
 from tests.benchmarks.test_speed import MODEL
 from tests.support.doubles import make_group

@@ -26,7 +26,7 @@ from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.datamodule import RolloutDataModule
-from ragen_pl.training.evaluation_sets import EvaluationConfig
+from ragen_pl.training.evaluation.sets import EvaluationConfig
 from ragen_pl.types import TrajectoryGroup
 from tests.support.collapsing_policy import Learner, dead, good
 from tests.support.config_key_effects import KeyProof, Outcome, every_key, spelled

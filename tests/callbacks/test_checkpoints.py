@@ -21,7 +21,7 @@ from ragen_pl.errors import ConfigError
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.runtime.durable_files import put_in_place, recover, write_text
 from ragen_pl.training.datamodule import RolloutDataModule
-from ragen_pl.training.evaluation_sets import EvaluationConfig
+from ragen_pl.training.evaluation.sets import EvaluationConfig
 from ragen_pl.training.run_folder import RunMetadata
 from tests.support.doubles import make_trainer
 from tests.support.toy_env import PROMPTS, NamedLamp, make_learner

@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import (
 )
 
 from ragen_pl.cli.entry_point import main
-from ragen_pl.training.evaluation_results import PolicyResult
+from ragen_pl.training.evaluation.results import PolicyResult
 from tests.support.tiny_run import write_config
 
 

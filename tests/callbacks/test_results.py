@@ -15,8 +15,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from callbacks import Results, RolloutMetrics
 from ragen_pl.errors import ConfigError
 from ragen_pl.rollout.config import RolloutConfig
-from ragen_pl.rollout.hindsight import HindsightImitation
-from ragen_pl.rollout.own_solutions import OwnSolutions
+from ragen_pl.rollout.hindsight import HindsightImitation, Solutions
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.types import TrajectoryGroup
 from tests.support.doubles import TinyData, TinyModule, make_group, make_trainer
@@ -223,7 +222,7 @@ def test_scores_stand_beside_what_they_owe_to_hindsight(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = TinyData(mixed)
-    data.solutions = OwnSolutions(
+    data.solutions = Solutions(
         HindsightImitation(symmetries=True),
         {"": Stairs()},
         {"": RolloutConfig()},

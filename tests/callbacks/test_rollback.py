@@ -162,9 +162,7 @@ def test_long_steps_alone_leave_snapshots_be(
 
 def test_the_critics_head_start_belongs_to_the_first_snapshot(tmp_path: Path) -> None:
     class Critical(Learner):
-        def __init__(self) -> None:
-            super().__init__()
-            self.algorithm = SimpleNamespace(critic=SimpleNamespace(warmup_iterations=4))
+        critic_only_iterations = 4
 
     rollback = make_rollback()
     callbacks = [EchoTrapDetector(baseline_iterations=3), rollback]

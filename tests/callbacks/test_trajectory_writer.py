@@ -26,7 +26,7 @@ from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.rollout.packing import pack
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.datamodule import RolloutDataModule
-from ragen_pl.training.evaluation_sets import EvaluationConfig
+from ragen_pl.training.evaluation.sets import EvaluationConfig
 from ragen_pl.types import Evaluation, Selection, TrainingBatch, TrajectoryGroup
 from tests.report.test_trajectory_record import VALIDATOR
 from tests.support.doubles import Stop, make_group, make_trainer

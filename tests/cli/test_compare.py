@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ragen_pl.cli.entry_point import main
-from ragen_pl.training.evaluation_results import PolicyResult, summarize
+from ragen_pl.training.evaluation.results import PolicyResult, summarize
 from ragen_pl.types import TrajectoryGroup
 from tests.support.doubles import make_group
 

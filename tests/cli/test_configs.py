@@ -86,7 +86,7 @@ def test_a_config_makes_a_run(
     assert app.config["fit"].run_dir == str(Path("runs") / experiment)
     assert app.trainer.default_root_dir == app.config["fit"].run_dir
     data = app.datamodule
-    assert data.mixture is not None or experiment.startswith(data.env.name)
+    assert data.is_mixture or experiment.startswith(data.env.name)
     assert app.datamodule.env.actions != ()
 
 

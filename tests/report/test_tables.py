@@ -12,7 +12,7 @@ from ragen_pl.report.tables import (
     format_results,
     format_scores,
 )
-from ragen_pl.training.evaluation_results import EvalResult, PolicyResult
+from ragen_pl.training.evaluation.results import EvalResult, PolicyResult
 
 
 def entry(policy: str, eval_set: str, temperature: float | None, success: float) -> PolicyResult:

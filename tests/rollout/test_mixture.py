@@ -15,6 +15,7 @@ from ragen_pl.rollout.config import RolloutConfig, TrajectoryLimits
 from ragen_pl.rollout.curriculum import TargetSuccess, Uniform, choice
 from ragen_pl.rollout.mixture import Mixture, MixtureConfig, env_of_set
 from ragen_pl.rollout.seeds import SEEDS_PER_RUN
+from ragen_pl.rollout.start_stream import SingleEnvStream
 from ragen_pl.types import TrajectoryGroup
 from tests.support.doubles import make_group, make_trajectory, make_turn
 from tests.support.lamps import Lamp, NamedLamp
@@ -23,9 +24,13 @@ from tests.support.ranks import on_ranks
 SHARES = {"a": 3.0, "b": 1.0, "c": 0.7}
 
 
-def make_mixture(**config: Any) -> Mixture:
+def make_mixture(groups: int = 6, **config: Any) -> Mixture:
     envs = {"a": NamedLamp(), "b": Lamp(), "c": NamedLamp()}
-    return Mixture(envs, MixtureConfig(**config), Uniform(), run_seed=3)
+    return Mixture(envs, MixtureConfig(**config), Uniform(), groups=groups, run_seed=3)
+
+
+def make_single() -> SingleEnvStream:
+    return SingleEnvStream({"": Lamp()}, Uniform(), groups=6, first_iteration=0, run_seed=3)
 
 
 def played(seeds: list[GroupSeed], lengths: dict[str, int]) -> list[TrajectoryGroup]:
@@ -39,9 +44,9 @@ def played(seeds: list[GroupSeed], lengths: dict[str, int]) -> list[TrajectoryGr
 
 
 def test_every_environment_gets_its_share_of_the_groups() -> None:
-    mixture, total = make_mixture(shares=SHARES), Counter[str]()
+    mixture, total = make_mixture(7, shares=SHARES), Counter[str]()
     for iteration in range(400):
-        counts = mixture.counts(iteration, 7)
+        counts = mixture.counts(iteration)
         assert sum(counts.values()) == 7
         for name, share in SHARES.items():
             assert abs(counts[name] - 7 * share / 4.7) < 1
@@ -51,21 +56,21 @@ def test_every_environment_gets_its_share_of_the_groups() -> None:
 
 
 def test_shares_are_equal_where_none_are_given() -> None:
-    assert make_mixture().counts(0, 6) == {"a": 2, "b": 2, "c": 2}
+    assert make_mixture().counts(0) == {"a": 2, "b": 2, "c": 2}
 
 
 def test_shares_of_tokens_give_long_trajectories_fewer_groups() -> None:
-    mixture = make_mixture(shares_of="tokens")
-    seeds = mixture.group_seeds(0, 0, 6)
-    assert mixture.counts(0, 6) == {"a": 2, "b": 2, "c": 2}, "nothing is known of lengths yet"
+    mixture = make_mixture(12, shares_of="tokens")
+    seeds = mixture.group_seeds(0, 0)
+    assert mixture.counts(0) == {"a": 4, "b": 4, "c": 4}, "nothing is known of lengths yet"
     mixture.learn(played(seeds, {"a": 10, "b": 20, "c": 20}))
-    assert mixture.counts(1, 8) == {"a": 4, "b": 2, "c": 2}
+    assert mixture.counts(1) == {"a": 6, "b": 3, "c": 3}
 
 
 def test_each_environment_meets_the_starts_of_a_run_alone_in_their_order() -> None:
-    mixture, met = make_mixture(shares=SHARES), {name: list[int]() for name in SHARES}
+    mixture, met = make_mixture(7, shares=SHARES), {name: list[int]() for name in SHARES}
     for iteration in range(5):
-        seeds = mixture.group_seeds(iteration, 0, 7)
+        seeds = mixture.group_seeds(iteration, 0)
         assert [seed.group_id for seed in seeds] == list(range(7))
         for seed in seeds:
             met[seed.env].append(seed.seed - 3 * SEEDS_PER_RUN)
@@ -75,8 +80,8 @@ def test_each_environment_meets_the_starts_of_a_run_alone_in_their_order() -> No
 
 
 def test_further_collections_have_the_same_environments_and_other_starts() -> None:
-    mixture = make_mixture(shares=SHARES)
-    first, second = (mixture.group_seeds(2, nth, 7) for nth in range(2))
+    mixture = make_mixture(7, shares=SHARES)
+    first, second = (mixture.group_seeds(2, nth) for nth in range(2))
     assert Counter(s.env for s in first) == Counter(s.env for s in second)
     assert [seed.group_id for seed in second] == list(range(7, 14))
     assert not {(s.env, s.seed) for s in first} & {(s.env, s.seed) for s in second}
@@ -86,7 +91,7 @@ def test_environments_are_spread_over_the_group_ids() -> None:
     """Optimizer batches and ranks take every n-th id."""
     mixture = make_mixture()
     seen = {
-        tuple(seed.env for seed in mixture.group_seeds(iteration, 0, 6)[::2])
+        tuple(seed.env for seed in mixture.group_seeds(iteration, 0)[::2])
         for iteration in range(40)
     }
     assert len(seen) > 10
@@ -95,41 +100,54 @@ def test_environments_are_spread_over_the_group_ids() -> None:
 def test_a_saved_mixture_goes_on_as_it_was() -> None:
     config = {"shares_of": "tokens", "normalize_rewards": True, "shares": SHARES}
     config["curricula"] = {"a": TargetSuccess()}
-    one, other = make_mixture(**config), make_mixture(**config)
+    one, other = make_mixture(7, **config), make_mixture(7, **config)
     for iteration in range(3):
-        one.learn(played(one.group_seeds(iteration, 0, 7), {"a": 4, "b": 9, "c": 2}))
-    other.load_state_dict(json.loads(json.dumps(one.state_dict())))
-    assert other.group_seeds(3, 0, 7) == one.group_seeds(3, 0, 7)
-    assert other.reward_scales() == one.reward_scales()
-    assert other.state_dict() == one.state_dict()
+        one.learn(played(one.group_seeds(iteration, 0), {"a": 4, "b": 9, "c": 2}))
+    other.load_state_dict(json.loads(json.dumps(one.state_dict(3))))
+    assert other.group_seeds(3, 0) == one.group_seeds(3, 0)
+    assert other.reward_scales == one.reward_scales
+    assert other.state_dict(3) == one.state_dict(3)
+
+
+def test_a_run_goes_on_from_one_that_had_the_other_kind_of_starts() -> None:
+    """Earlier versions saved an unused seed stream beside a mixture's starts."""
+    mixture, alone = make_mixture(), make_single()
+    begun = mixture.group_seeds(2, 0)
+    mixture.load_state_dict(alone.state_dict(2))
+    assert mixture.group_seeds(2, 0) == begun
+    saved = {"seeds": {"iteration": 2, "position": 12}, "progress": {}, **mixture.state_dict(2)}
+    mixture.load_state_dict(saved)
+    assert mixture.group_seeds(2, 0) == begun
+    alone.load_state_dict(mixture.state_dict(2))
+    assert alone.group_seeds(2, 0)[0].seed == 3 * SEEDS_PER_RUN + 12
 
 
 def test_two_ranks_know_what_one_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = {"shares_of": "tokens", "normalize_rewards": True}
+    config: dict[str, Any] = {"shares_of": "tokens", "normalize_rewards": True}
     alone = make_mixture(**config, curricula={"a": TargetSuccess()})
-    groups = played(alone.group_seeds(0, 0, 6), {"a": 3, "b": 7, "c": 5})
+    groups = played(alone.group_seeds(0, 0), {"a": 3, "b": 7, "c": 5})
     odd = [replace(make_group([0.1, 0.7 * n], group_id=n), env="b") for n in range(6, 11)]
     alone.learn([*groups, *odd])
 
     def work(rank: int) -> tuple[Any, Any]:
         mixture = make_mixture(**config, curricula={"a": TargetSuccess()})
-        mixture.group_seeds(0, 0, 6)
+        mixture.group_seeds(0, 0)
         mixture.learn([*groups, *odd][rank::2])
-        return mixture.state_dict(), mixture.group_seeds(1, 0, 6)
+        return mixture.state_dict(1), mixture.group_seeds(1, 0)
 
-    wanted = alone.state_dict(), alone.group_seeds(1, 0, 6)
+    wanted = alone.state_dict(3), alone.group_seeds(1, 0)
     assert on_ranks(2, work, monkeypatch, mixtures, choice) == [wanted, wanted]
 
 
 def test_rewards_are_scaled_by_the_spread_of_an_environments_returns() -> None:
     mixture = make_mixture(normalize_rewards=True)
-    assert mixture.reward_scales() == {"a": 1.0, "b": 1.0, "c": 1.0}
+    assert mixture.reward_scales == {"a": 1.0, "b": 1.0, "c": 1.0}
     mixture.learn(
         [replace(make_group([-10.0, 10.0]), env="a"), replace(make_group([2.0]), env="b")]
     )
-    scales = mixture.reward_scales()
+    scales = mixture.reward_scales
     assert scales == {"a": pytest.approx(0.1), "b": 1.0, "c": 1.0}
-    assert make_mixture().reward_scales()["a"] == 1.0
+    assert make_mixture().reward_scales["a"] == 1.0
 
 
 def test_success_is_named_after_environment_and_difficulty() -> None:
@@ -160,7 +178,7 @@ def test_what_is_null_is_as_if_not_named() -> None:
         "limits": {"a": None, "x": None},
     }
     MixtureConfig(**config).check_names(["a", "b", "c"])
-    assert make_mixture(**config).counts(0, 8) == {"a": 2, "b": 4, "c": 2}
+    assert make_mixture(8, **config).counts(0) == {"a": 2, "b": 4, "c": 2}
 
 
 def test_limits_are_an_environments_own() -> None:

@@ -23,20 +23,19 @@ from ragen_pl.rollout.curriculum import (
     choice,
 )
 from ragen_pl.rollout.seeds import group_seeds
-from ragen_pl.rollout.start_stream import StartStream
-from ragen_pl.rollout.tallies import Tally
+from ragen_pl.rollout.start_stream import SingleEnvStream
 from ragen_pl.types import TrajectoryGroup
-from tests.support.doubles import make_group
+from tests.support.doubles import make_group, make_trajectory, make_turn
 from tests.support.ranks import on_ranks
 from tests.support.toy_env import Lamp, NamedLamp
 
 
 def make_starts(
     curriculum: Curriculum, env: TextEnv | None = None, *, groups: int = 4, run_seed: int = 3
-) -> StartStream:
+) -> SingleEnvStream:
     """Make the starts of a run whose first iteration is a warm start."""
     envs = {"": env or NamedLamp()}
-    return StartStream(envs, curriculum, None, groups=groups, first_iteration=1, run_seed=run_seed)
+    return SingleEnvStream(envs, curriculum, groups=groups, first_iteration=1, run_seed=run_seed)
 
 
 def test_without_a_curriculum_the_seeds_are_those_of_the_stream() -> None:
@@ -152,9 +151,10 @@ def test_progress_of_another_kind_of_curriculum_is_none(
 ) -> None:
     """Names of difficulties are no seeds, and seeds no difficulties."""
     before, after = kinds
-    progress = {"3": Tally(1.0, 2.0, 0.5)} if before.by_start else {"lit": Tally(1.0, 2.0, 0.5)}
     starts = make_starts(before)
-    starts._progress = progress
+    name = "3" if before.by_start else "lit"
+    starts.load_state_dict({"progress": {name: [1.0, 2.0, 0.5, 0]}, "by_start": before.by_start})
+    assert starts.state_dict(4)["progress"] == {name: [1.0, 2.0, 0.5, 0]}
     resumed = make_starts(after)
     resumed.load_state_dict(starts.state_dict(4))
     assert len(resumed.group_seeds(4, 0)) == 4
@@ -168,10 +168,13 @@ def test_an_environment_without_difficulties_is_refused_at_once() -> None:
 
 def test_what_is_saved_is_plain() -> None:
     starts = make_starts(TargetSuccess())
-    starts._progress = {"lit": Tally(2.0, 3.0)}
-    state = starts.state_dict(4)
-    assert state["progress"] == {"lit": [2.0, 3.0, 0.0, 0]}
+    lit = [
+        make_trajectory([make_turn(1.0)], success=won, difficulty="lit") for won in (True, False)
+    ]
+    starts.learn([TrajectoryGroup(0, 1, tuple(lit))])
+    state = json.loads(json.dumps(starts.state_dict(4)))
+    assert list(state["progress"]) == ["lit"]
     again = make_starts(TargetSuccess())
     again.load_state_dict(state)
-    assert again.running_success == {"lit": pytest.approx(2 / 3)}
+    assert again.running_success == starts.running_success == {"lit": 0.5}
     assert again.group_seeds(4, 0) == starts.group_seeds(4, 0)

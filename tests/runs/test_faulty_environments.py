@@ -26,8 +26,8 @@ from ragen_pl.rollout.group_table import GroupTable
 from ragen_pl.rollout.packing import pack
 from ragen_pl.training.collection import DynamicSampling
 from ragen_pl.training.datamodule import RolloutDataModule
-from ragen_pl.training.evaluation_results import summarize
-from ragen_pl.training.evaluation_sets import EvaluationConfig
+from ragen_pl.training.evaluation.results import summarize
+from ragen_pl.training.evaluation.sets import EvaluationConfig
 from ragen_pl.training.starpo import StarPO
 from ragen_pl.types import (
     Completion,

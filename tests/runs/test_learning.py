@@ -23,8 +23,8 @@ from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.rollout.hindsight import HindsightImitation
 from ragen_pl.training import starpo
 from ragen_pl.training.datamodule import RolloutDataModule
-from ragen_pl.training.evaluation_results import summarize
-from ragen_pl.training.evaluation_sets import EvaluationConfig
+from ragen_pl.training.evaluation.results import summarize
+from ragen_pl.training.evaluation.sets import EvaluationConfig
 from ragen_pl.training.starpo import StarPO
 from ragen_pl.training.update import compute_advantages
 from ragen_pl.types import HindsightBatch, RolloutBatch

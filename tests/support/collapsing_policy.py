@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
@@ -27,13 +26,12 @@ def dead() -> list[TrajectoryGroup]:
 class Learner(TinyModule):
     """Swings ever further at its full rate of 1.03, and comes to rest at half of it."""
 
-    rl_start = 0
+    rl_start = critic_only_iterations = 0
     hindsight_lr = None
 
     def __init__(self) -> None:
         super().__init__({"train/grad_norm_policy": 1.0})
         self.lr_scale, self.kl_coef, self.forgotten = 1.0, 0.0, 0
-        self.algorithm = SimpleNamespace(critic=None)
 
     def invalidate_cache(self) -> None:
         self.forgotten += 1

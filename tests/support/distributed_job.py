@@ -61,7 +61,7 @@ from ragen_pl.rollout.teachers import (
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.collection import DynamicSampling
 from ragen_pl.training.datamodule import RolloutDataModule
-from ragen_pl.training.evaluation_sets import EvaluationConfig
+from ragen_pl.training.evaluation.sets import EvaluationConfig
 from ragen_pl.training.starpo import StarPO
 from ragen_pl.types import Completion, Request, Sampling, TrajectoryGroup
 from tests.support.recorded_play import record_expert

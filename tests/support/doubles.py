@@ -16,7 +16,7 @@ from ragen_pl.distributed.snapshot import take_snapshot
 from ragen_pl.envs.bandit import Bandit
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.rollout.actors import Actor
-from ragen_pl.rollout.own_solutions import OwnSolutions
+from ragen_pl.rollout.hindsight import Solutions
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.trainer import (
     clear_iteration_metrics,
@@ -178,7 +178,7 @@ class TinyData(LightningDataModule):
         self.eval_sets = {"easy": Bandit(), "hard": Bandit()}
         self.evaluator = TinyEvaluator()
         self.starts = SimpleNamespace(chooses_starts=False)
-        self.solutions: OwnSolutions | None = None
+        self.solutions: Solutions | None = None
         self.iteration = 0
         self.forgotten: list[int] = []
         """Iterations from which on solutions were to be forgotten."""

@@ -14,8 +14,8 @@ from torch.utils.tensorboard import SummaryWriter
 
 from callbacks import ReportWriter
 from ragen_pl.envs import Sokoban
-from ragen_pl.training.evaluation_results import EvalResult, PolicyResult
-from ragen_pl.training.success_statistics import wilson_interval
+from ragen_pl.training.evaluation.results import EvalResult, PolicyResult
+from ragen_pl.training.evaluation.success_statistics import wilson_interval
 
 CONFIG: dict[str, Any] = {
     "seed_everything": 0,

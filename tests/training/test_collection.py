@@ -157,7 +157,7 @@ def test_every_callback_is_told_what_all_decided_and_why() -> None:
     choosers = [Chooser(0.5, "kept: half"), Chooser(2.0), Chooser(3.0, "kept: more")]
     trainer: Any = SimpleNamespace(callbacks=choosers, lightning_module=None)
     nothing: Any = None
-    collector = Collector(trainer, nothing, nothing, nothing, nothing, nothing)
+    collector = Collector(trainer, nothing)
     groups = [make_group([0.0, 1.0], group_id=0), make_group([1.0, 1.0], group_id=1)]
     weights = collector.policy_weights(CollectedGroups(groups, [True, False]))
     assert weights == [[3.0, 3.0], [0.0, 0.0]]
@@ -195,7 +195,7 @@ class Wrong(RolloutCallback):
 def test_a_callback_that_returns_no_selection_of_the_groups_is_named(given: Any, told: str) -> None:
     trainer: Any = SimpleNamespace(callbacks=[Wrong(given)], lightning_module=None)
     nothing: Any = None
-    collector = Collector(trainer, nothing, nothing, nothing, nothing, nothing)
+    collector = Collector(trainer, nothing)
     groups = [make_group([0.0, 1.0], group_id=0), make_group([1.0, 1.0], group_id=1)]
     with pytest.raises(ConfigError, match=rf"^{__name__}.Wrong.on_rollout_end returned ") as caught:
         collector.policy_weights(CollectedGroups(groups, [True, True]))

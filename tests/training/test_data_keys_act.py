@@ -34,7 +34,7 @@ from ragen_pl.rollout.self_distillation import SelfDistillation
 from ragen_pl.rollout.teachers import Solver, WorldModel
 from ragen_pl.training.collection import DynamicSampling
 from ragen_pl.training.datamodule import RolloutDataModule
-from ragen_pl.training.evaluation_sets import Budget, EvaluationConfig
+from ragen_pl.training.evaluation.sets import Budget, EvaluationConfig
 from tests.support.config_key_effects import Effect, KeyProof, differ, every_key, spelled
 from tests.support.doubles import make_trainer
 from tests.support.toy_env import PROMPTS, NamedLamp, Stairs, make_learner

@@ -8,9 +8,9 @@ from ragen_pl.distributed import collectives as distributed
 from ragen_pl.envs import Bandit, FrozenLake, Sokoban
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.errors import ConfigError
-from ragen_pl.training import evaluation_sets
 from ragen_pl.training.datamodule import RolloutDataModule
-from ragen_pl.training.evaluation_sets import EvaluationConfig
+from ragen_pl.training.evaluation import sets as evaluation_sets
+from ragen_pl.training.evaluation.sets import EvaluationConfig
 from tests.support.faulty import FaultyLamp
 from tests.support.ranks import on_ranks
 from tests.support.toy_env import NamedLamp

@@ -27,7 +27,7 @@ from ragen_pl.training import distillation, scoring, starpo
 from ragen_pl.training import teaching as teaching_module
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.distillation import HintedRollout, distill
-from ragen_pl.training.evaluation_sets import EvaluationConfig
+from ragen_pl.training.evaluation.sets import EvaluationConfig
 from ragen_pl.training.starpo import StarPO
 from ragen_pl.types import RolloutBatch, TrainingBatch
 from tests.support.doubles import make_trainer
@@ -319,6 +319,5 @@ def test_in_a_mixture_every_environment_has_its_own_hints(
     fit(tmp_path, env=None, envs={"one": Stairs(), "other": Stairs()}, eval_sets={"one": Stairs()})
     envs = set[int]()
     for batch, hinted in seen:
-        assert batch.rollout.env_ids is not None
         envs |= set(batch.rollout.env_ids[hinted.rows].tolist())
     assert envs == {0, 1}

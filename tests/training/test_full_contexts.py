@@ -12,12 +12,11 @@ from callbacks import RolloutMetrics
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart
-from ragen_pl.rollout.hindsight import HindsightImitation
+from ragen_pl.rollout.hindsight import HindsightImitation, Solutions
 from ragen_pl.rollout.memory import Compact, Memory, Window
-from ragen_pl.rollout.own_solutions import OwnSolutions
 from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.training.datamodule import RolloutDataModule
-from ragen_pl.training.evaluation_sets import EvaluationConfig
+from ragen_pl.training.evaluation.sets import EvaluationConfig
 from ragen_pl.training.full_contexts import full_context_warning
 from tests.support.doubles import make_trainer
 from tests.support.recorded_play import embedded_chat
@@ -52,7 +51,7 @@ def test_a_run_tells_of_full_contexts_and_of_unwritten_solutions(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The context has room for one turn of three."""
-    monkeypatch.setattr(OwnSolutions, "warning", lambda self: "nothing was written")
+    monkeypatch.setattr(Solutions, "warning", lambda self: "nothing was written")
     size: Any = {"num_groups": 2, "group_size": 2, "max_turns": 3, "max_actions_per_turn": 1}
     (room,) = first_prompts(Stairs(), PROMPTS)
     config = RolloutConfig(**size, max_response_tokens=4, max_context=room + 4)

@@ -16,7 +16,7 @@ from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.rollout.memory import Compact, Full, Memory, State, Window
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.datamodule import RolloutDataModule
-from ragen_pl.training.evaluation_sets import EvaluationConfig
+from ragen_pl.training.evaluation.sets import EvaluationConfig
 from ragen_pl.training.starpo import StarPO
 from ragen_pl.types import TrainingBatch
 from tests.report.test_trajectory_record import VALIDATOR

@@ -31,7 +31,7 @@ from ragen_pl.distributed.batch_sharding import concatenate_batches
 from ragen_pl.rollout.group_table import GroupTable
 from ragen_pl.rollout.packing import pack
 from ragen_pl.training import update
-from ragen_pl.training.collection import mixed
+from ragen_pl.training.collection import scaled_by_env
 from ragen_pl.training.update import compute_advantages
 from ragen_pl.types import RolloutBatch, TrajectoryGroup
 from tests.support.doubles import make_trajectory, make_turn
@@ -72,7 +72,7 @@ def estimate(rollout: RolloutBatch, algorithm: Algorithm) -> tuple[Tensor, Tenso
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda each: type(each).__name__)
 def test_each_environment_is_estimated_as_in_a_run_alone(estimator: AdvantageEstimator) -> None:
     algorithm, whole = Algorithm(advantage=estimator), make_rollout([0, 1, 2, 3, 4])
-    both = estimate(mixed(whole, ENVS, SCALES), algorithm)
+    both = estimate(scaled_by_env(whole, ENVS, SCALES), algorithm)
     for name in ("a", "b"):
         rows = torch.tensor([ENVS[g] == name for g in whole.group_ids.tolist()])
         alone = estimate(whole.rows(rows), algorithm)
@@ -86,11 +86,11 @@ def test_two_ranks_estimate_as_one(
 ) -> None:
     """The second rank has no trajectory of ``a``, and no rank has one of ``empty``."""
     algorithm, whole = Algorithm(advantage=estimator), make_rollout([0, 1, 2, 3, 4])
-    wanted = estimate(mixed(whole, ENVS, SCALES), algorithm)
+    wanted = estimate(scaled_by_env(whole, ENVS, SCALES), algorithm)
 
     def work(rank: int) -> tuple[Tensor, Tensor]:
         is_own = torch.tensor([(g == 3) == (rank == 1) for g in whole.group_ids.tolist()])
-        return estimate(mixed(whole.rows(is_own), ENVS, SCALES), algorithm)
+        return estimate(scaled_by_env(whole.rows(is_own), ENVS, SCALES), algorithm)
 
     parts = on_ranks(2, work, monkeypatch, update, group, trajectory)
     is_last = torch.tensor([g == 3 for g in whole.group_ids.tolist()])
@@ -100,7 +100,7 @@ def test_two_ranks_estimate_as_one(
 
 
 def test_an_environment_may_have_an_estimator_and_a_weight_of_its_own() -> None:
-    rollout = mixed(make_rollout([0, 1, 2, 3]), ENVS, SCALES)
+    rollout = scaled_by_env(make_rollout([0, 1, 2, 3]), ENVS, SCALES)
     own = {"b": EnvAlgorithm(advantage=GRPO(), coef=0.5)}
     advantages, returns = estimate(rollout, Algorithm(advantage=GAE(), per_env=own))
     plain, targets = estimate(rollout, Algorithm(advantage=GAE()))
@@ -141,7 +141,7 @@ def test_overrides_that_cannot_be_are_refused() -> None:
 
 def test_normalized_rewards_train_and_nothing_else_changes() -> None:
     plain = make_rollout([0, 1])
-    scaled = mixed(plain, ENVS, {"a": 1.0, "b": 0.1})
+    scaled = scaled_by_env(plain, ENVS, {"a": 1.0, "b": 0.1})
     is_b = torch.tensor([ENVS[g] == "b" for g in plain.group_ids.tolist()])
     assert torch.equal(scaled.rewards[~is_b], plain.rewards[~is_b])
     assert torch.allclose(scaled.rewards[is_b], 0.1 * plain.rewards[is_b])
@@ -150,9 +150,8 @@ def test_normalized_rewards_train_and_nothing_else_changes() -> None:
 
 
 def test_rows_of_a_mixture_are_exchanged_with_their_environment() -> None:
-    one, other = (mixed(make_rollout(ids), ENVS, SCALES) for ids in ([0, 1], [3]))
+    one, other = (scaled_by_env(make_rollout(ids), ENVS, SCALES) for ids in ([0, 1], [3]))
     both = concatenate_batches([one, other])
-    assert both.env_ids is not None
     assert both.env_ids.tolist() == [0, 0, 1, 1, 1, 1]
     assert both.env_names == ("a", "b", "empty")
 

@@ -23,7 +23,7 @@ from ragen_pl.rollout.mixture import MixtureConfig, groups_by_env
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.collection import DynamicSampling
 from ragen_pl.training.datamodule import RolloutDataModule
-from ragen_pl.training.evaluation_sets import EvaluationConfig
+from ragen_pl.training.evaluation.sets import EvaluationConfig
 from ragen_pl.types import TrajectoryGroup
 from tests.support.doubles import make_trainer
 from tests.support.toy_env import PROMPTS, Lamp, NamedLamp, Stairs, make_learner
@@ -192,7 +192,7 @@ def test_fingerprints_name_every_environment() -> None:
 def test_a_single_environment_has_no_traces_of_mixtures() -> None:
     data = make_data(envs={}, env=NamedLamp(), mixture=MixtureConfig())
     data.trainer = cast(Any, type("T", (), {"lightning_module": type("M", (), {"iteration": 1})})())
-    assert data.mixture is None
+    assert not data.is_mixture
     assert list(data.envs) == [""]
     assert set(data.state_dict()) == {"seeds", "progress", "by_start", "lost_in_a_row"}
 

@@ -18,7 +18,7 @@ from ragen_pl.algorithms.policy_losses import CISPO, GSPO, Clip, KLCov, LogLikel
 from ragen_pl.models.policy import PolicyOutput
 from ragen_pl.ops.losses import Aggregation
 from ragen_pl.training.update import LossDenominators, PolicyObjective
-from ragen_pl.types import RolloutBatch, TrainingBatch
+from ragen_pl.types import PolicyBatch, RolloutBatch, TrainingBatch
 from tests.support.algorithms import AGGREGATIONS, LOSSES
 from tests.support.toy_worlds import at_tokens, collection, draws
 from tests.training.test_objective_terms import weighed
@@ -90,10 +90,13 @@ def test_the_gradient_is_the_sum_of_those_of_each_environment_alone(
     algorithm, rollout = replace(algorithm, aggregation=aggregation, kl=kl), mixture(5)
     whole = update(algorithm, rollout, budget, tiny())
     parts = {}
-    assert rollout.env_ids is not None
     for index, env in enumerate(ENVS[:3]):
         rows = rollout.env_ids == index
-        its = replace(rollout.rows(rows), env_ids=None, env_names=())
+        its = replace(
+            rollout.rows(rows),
+            env_ids=torch.zeros(int(rows.sum()), dtype=torch.long),
+            env_names=("",),
+        )
         found = update(alone(algorithm, env), its, ONE, tiny())
         parts[env] = share_of(rollout, rows, aggregation), found
         assert float(found.gradients["policy.model.head.weight"].abs().max()) > 1e-4
@@ -135,11 +138,10 @@ def test_factors_weigh_terms_and_no_metric(aggregation: Aggregation) -> None:
     entropy, reference = at_tokens(rollout, 12).abs(), new - at_tokens(rollout, 13)
     denominators = LossDenominators.of(rollout, aggregation)
     band = EntropyBand(0.4, 0.9, 2.0)
-    batch = TrainingBatch(rollout, old, zeros, zeros, zeros)
+    batch = PolicyBatch(rollout, old, zeros, zeros, zeros, chosen=None)
     loss, metrics = PolicyObjective(algorithm, LossCoefficients(0.7, 0.3, band), denominators)(
         PolicyOutput(new, entropy, None), batch, reference
     )
-    assert rollout.env_ids is not None
     of_bonus, of_kl = (
         torch.tensor(factors, dtype=torch.float64)[rollout.env_ids][:, None]
         for factors in ((1.0, 0.0, 3.0), (1.0, 2.5, 0.0))
@@ -157,7 +159,6 @@ def test_each_loss_chooses_among_the_tokens_of_its_environments() -> None:
     rollout = mixture(3)
     _, old, advantages = draws(rollout, 3)
     batch = TrainingBatch(rollout, old, torch.zeros_like(old), advantages, old)
-    assert rollout.env_ids is not None
     assert choose_tokens(replace(MIXED, per_env={}), batch) is None
     own = replace(MIXED, per_env={"c": EnvAlgorithm(policy_loss=KLCov(0.2))})
     is_b, is_c = (rollout.env_ids == index for index in (1, 2))
@@ -182,7 +183,7 @@ def test_a_loss_of_ones_own_that_is_the_runs_changes_no_bit(name: str) -> None:
     own = replace(plain, per_env={"b": EnvAlgorithm(policy_loss=LOSSES[name])})
     rollout = mixture(9)
     new, old, advantages = draws(rollout, 9)
-    batch = TrainingBatch(rollout, old, torch.zeros_like(old), advantages, old)
+    batch = PolicyBatch(rollout, old, torch.zeros_like(old), advantages, old, chosen=None)
     gradients = []
     for algorithm in (plain, own):
         log_probs = new.clone().requires_grad_()

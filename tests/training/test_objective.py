@@ -24,7 +24,7 @@ from ragen_pl.training.update import (
     ValueObjective,
     compute_advantages,
 )
-from ragen_pl.types import RolloutBatch, TrainingBatch
+from ragen_pl.types import PolicyBatch, RolloutBatch
 
 
 def batch(seed: int, rows: int = 6, length: int = 9) -> RolloutBatch:
@@ -55,6 +55,7 @@ def batch(seed: int, rows: int = 6, length: int = 9) -> RolloutBatch:
         trajectory_tokens=loss_mask.sum(1),
         successes=torch.arange(rows) % 3 == 1,
         policy_weights=weights,
+        env_ids=torch.zeros(rows, dtype=torch.long),
     )
 
 
@@ -110,7 +111,7 @@ def gradients(
     denominators = LossDenominators.of(rollout, algorithm.aggregation)
     coefficients = Coefficients(algorithm).current
     zeros = torch.zeros(shape, dtype=torch.float64)
-    whole = TrainingBatch(rollout, zeros, zeros, advantage, zeros + 1)
+    whole = PolicyBatch(rollout, zeros, zeros, advantage, zeros + 1, chosen=None)
     policy_objective = PolicyObjective(algorithm, coefficients, denominators)
     value_objective = ValueObjective(whole, CriticConfig())
     for own in range(ranks):
@@ -166,7 +167,8 @@ def test_the_success_estimator_gives_the_mean_negative_log_likelihood() -> None:
     kept = rollout.rows(rollout.policy_weights > 0)
     here = torch.where(kept.loss_mask, log_probs[rollout.policy_weights > 0], 0.0)
     zeros = torch.zeros_like(here)
-    part = TrainingBatch(kept, here, zeros, advantage[rollout.policy_weights > 0], zeros)
+    kept_advantage = advantage[rollout.policy_weights > 0]
+    part = PolicyBatch(kept, here, zeros, kept_advantage, zeros, chosen=None)
     denominators = LossDenominators.of(rollout, algorithm.aggregation)
     objective = PolicyObjective(algorithm, Coefficients(algorithm).current, denominators)
     _, metrics = objective(PolicyOutput(here, zeros, None), part)

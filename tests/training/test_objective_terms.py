@@ -18,7 +18,7 @@ from ragen_pl.algorithms.policy_losses import Clip, ClipCov, KLCov
 from ragen_pl.models.policy import PolicyOutput
 from ragen_pl.ops.losses import KLEstimator, log_prob_and_entropy
 from ragen_pl.training.update import LossDenominators, PolicyObjective, ValueObjective
-from ragen_pl.types import RolloutBatch, TrainingBatch
+from ragen_pl.types import PolicyBatch, RolloutBatch, TrainingBatch
 from tests.support.algorithms import AGGREGATIONS, LOSSES
 from tests.support.toy_worlds import at_tokens, collection, draws
 
@@ -47,7 +47,7 @@ def test_the_objective_is_surrogate_less_entropy_plus_divergence(
     entropy, reference = at_tokens(rollout, 12).abs(), new + 0.3 * at_tokens(rollout, 13)
     at = rollout.policy_weights > 0
     zeros = torch.zeros_like(old)
-    part = TrainingBatch(rollout, old, zeros, advantages, zeros).rows(at)
+    part = PolicyBatch(rollout, old, zeros, advantages, zeros, chosen=None).rows(at)
     objective = PolicyObjective(
         algorithm,
         LossCoefficients(kl=0.7, entropy=0.3),
@@ -80,7 +80,7 @@ def test_a_band_takes_each_tokens_distance_off_the_bonus(aggregation: str) -> No
     algorithm = Algorithm(aggregation=aggregation)  # type: ignore[arg-type]
     entropy, zeros = at_tokens(rollout, 12).abs(), torch.zeros_like(rollout.rewards)
     at = rollout.policy_weights > 0
-    part = TrainingBatch(rollout, zeros, zeros, zeros, zeros).rows(at)
+    part = PolicyBatch(rollout, zeros, zeros, zeros, zeros, chosen=None).rows(at)
     denominators = LossDenominators.of(rollout, algorithm.aggregation)
     output = PolicyOutput(zeros[at], entropy[at], None)
 
@@ -107,7 +107,7 @@ def test_entropy_ends_at_the_upper_end_of_a_band_from_either_side(start: float) 
     rollout = rollout.rows(rollout.policy_weights > 0)
     logits = start * torch.tensor([1.0, 0.0, -1.0, 0.5], dtype=torch.float64)
     zeros = torch.zeros_like(rollout.rewards)
-    part = TrainingBatch(rollout, zeros, zeros, zeros, zeros)
+    part = PolicyBatch(rollout, zeros, zeros, zeros, zeros, chosen=None)
     fixed = LossCoefficients(0.0, 1.0, EntropyBand(0.9, 1.0, weight=2.0))
     algorithm = Algorithm()
     denominators = LossDenominators.of(rollout, algorithm.aggregation)
@@ -141,7 +141,7 @@ def test_chosen_tokens_have_the_loss_of_chosen_tokens(
     objective = PolicyObjective(
         algorithm, LossCoefficients(0.0, 0.0), LossDenominators.of(rollout, algorithm.aggregation)
     )
-    part = replace(whole, chosen=chosen).rows(at)
+    part = PolicyBatch.of(whole, chosen).rows(at)
     found = objective(PolicyOutput(new[at], zeros[at], None), part)[0]
     assert float(found) == pytest.approx(expected, rel=1e-6)
 
@@ -164,7 +164,7 @@ def test_the_gradient_of_the_objective_is_that_of_its_value(
     reference, denominators = new.clone() - 0.5, LossDenominators.of(rollout, algorithm.aggregation)
     denominators = replace(denominators, for_loss=denominators.for_loss.double())
     zeros = torch.zeros_like(old)
-    part = TrainingBatch(rollout, old, zeros, advantages, zeros)
+    part = PolicyBatch(rollout, old, zeros, advantages, zeros, chosen=None)
 
     def objective(log_probs: Tensor, entropy: Tensor) -> Tensor:
         coefficients = LossCoefficients(kl=0.7, entropy=0.3)

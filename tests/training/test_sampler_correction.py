@@ -19,7 +19,7 @@ from ragen_pl.rollout.engines import InProcess
 from ragen_pl.rollout.engines.base import Autocast
 from ragen_pl.rollout.engines.in_process import InProcessSampler
 from ragen_pl.training.update import LossDenominators, PolicyObjective
-from ragen_pl.types import Completion, Request, Sampling, TrainingBatch
+from ragen_pl.types import Completion, PolicyBatch, Request, Sampling
 from tests.support.algorithms import LOSSES
 from tests.support.config_key_effects import differ
 from tests.training.test_keys_act import OPTIMIZATION, but, outcome
@@ -102,7 +102,7 @@ def losses(
     old = old * mask
     scores = PolicyOutput(old - 0.1 * mask, torch.zeros_like(old), None)
     zeros = torch.zeros_like(old)
-    row = TrainingBatch(part, old, zeros, 0.7 * torch.ones_like(old), zeros)
+    row = PolicyBatch(part, old, zeros, 0.7 * torch.ones_like(old), zeros, chosen=None)
     denominators = LossDenominators.of(part, algorithm.aggregation)
     objective = PolicyObjective(algorithm, LossCoefficients(0.0, 0.0), denominators)
     return float(objective(scores, row)[0])

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ragen_pl.algorithms import boundary, policy_losses
+from ragen_pl.algorithms import checked_tensors, policy_losses
 from ragen_pl.algorithms import coefficients as coefficients_module
 from ragen_pl.algorithms.coefficients import Coefficients
 from ragen_pl.algorithms.config import (
@@ -41,7 +41,7 @@ from tests.support.tiny_networks import make_critic, make_policy, make_update
 from tests.support.toy_worlds import collection, padded
 
 MODULES = (
-    *(boundary, coefficients_module, distributed, gradients),
+    *(checked_tensors, coefficients_module, distributed, gradients),
     *(group, policy_losses, scoring, trajectory),
 )
 ONE, MANY = 10**6, 18

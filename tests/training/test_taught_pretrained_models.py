@@ -28,7 +28,7 @@ from ragen_pl.rollout.teachers import (
     WorldModel,
 )
 from ragen_pl.training.datamodule import RolloutDataModule
-from ragen_pl.training.evaluation_sets import EvaluationConfig
+from ragen_pl.training.evaluation.sets import EvaluationConfig
 from ragen_pl.training.starpo import StarPO
 from tests.support.doubles import make_trainer
 from tests.support.extras import need

@@ -28,7 +28,7 @@ from ragen_pl.rollout.teachers import (
 )
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.datamodule import RolloutDataModule
-from ragen_pl.training.evaluation_sets import EvaluationConfig
+from ragen_pl.training.evaluation.sets import EvaluationConfig
 from ragen_pl.training.starpo import StarPO
 from ragen_pl.types import DemonstrationSet
 from tests.support.doubles import make_trainer

@@ -29,7 +29,7 @@ from ragen_pl.algorithms.policy_losses import GSPO, Clip, LogLikelihood
 from ragen_pl.models.policy import Critic, Policy
 from ragen_pl.ops.losses import Aggregation
 from ragen_pl.rollout.packing import pack
-from ragen_pl.training.collection import mixed
+from ragen_pl.training.collection import scaled_by_env
 from ragen_pl.training.scoring import ForwardPasses
 from ragen_pl.training.trajectory_layout import TrajectoryLayout
 from ragen_pl.training.update import compute_advantages
@@ -231,7 +231,7 @@ def test_advantages_do_not_depend_on_where_the_context_is_cut(estimator: str, se
         )
         if seed % 2:
             env_of = {group: "ab"[group % 2] for group in rollout.group_ids.tolist()}
-            rollout = mixed(rollout, env_of, {"a": 1.0, "b": 0.5})
+            rollout = scaled_by_env(rollout, env_of, {"a": 1.0, "b": 0.5})
         found.append(
             compute_advantages(
                 rollout,

@@ -9,10 +9,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ragen_pl.algorithms.boundary import calling, check_per_token, described
+from ragen_pl.algorithms.checked_tensors import check_per_token
 from ragen_pl.distributed.collectives import all_or_none
-from ragen_pl.envs.own_classes import contract_error
 from ragen_pl.ops import advantages
+from ragen_pl.runtime.user_classes import calling, contract_error, described
 from ragen_pl.types import RolloutBatch
 
 

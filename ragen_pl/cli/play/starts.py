@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ragen_pl.cli.given_env import env_of_data
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.training.datamodule import RolloutDataModule
-from ragen_pl.training.evaluation_sets import EvaluationSet
+from ragen_pl.training.evaluation.sets import EvaluationSet
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from ragen_pl.envs import boundary, contract
-from ragen_pl.envs.boundary import EnvError, describe_fault
+from ragen_pl.envs.boundary import EnvError
 from ragen_pl.errors import ConfigError
+from ragen_pl.runtime.fault_place import describe_fault
 from ragen_pl.runtime.findings import CheckFinding, Finding, Severity
 from ragen_pl.runtime.patience import telling_of_long_calls
 

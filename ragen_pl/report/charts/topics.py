@@ -28,14 +28,13 @@ class _Topic:
     key: str
     title: str
     text: str
-    unit: str
     series: tuple[_Series, ...]
     is_log: bool = False
     share: bool = False
 
 
-def _topic(key: str, title: str, text: str, unit: str, *series: _Series, **kind: bool) -> _Topic:
-    return _Topic(key, title, text, unit, series, **kind)
+def _topic(key: str, title: str, text: str, *series: _Series, **kind: bool) -> _Topic:
+    return _Topic(key, title, text, series, **kind)
 
 
 SIGNAL = (
@@ -44,7 +43,6 @@ SIGNAL = (
         "Learning signal",
         "Standard deviation of the return within a group. Falling while success rises is healthy; "
         "falling alone is the Echo Trap.",
-        "",
         _Series("rollout/in_group_std", "all groups", 0),
         _Series("rollout/in_group_std_kept", "groups the filter kept", 2),
     ),
@@ -55,7 +53,6 @@ POLICY_AND_UPDATE = (
         "Entropy",
         "Of a sampled token, in nats. A smooth decay is healthy; a jump means that the policy is "
         "breaking.",
-        "",
         _Series("rollout/entropy", "all tokens", 0),
         _Series("rollout/entropy_first_half", "first half", 1),
         _Series("rollout/entropy_second_half", "second half", 2),
@@ -65,7 +62,6 @@ POLICY_AND_UPDATE = (
         "Length",
         "Tokens of a response, words of a thought. Below 40 % of the start, reasoning is being "
         "given up.",
-        "",
         _Series("rollout/response_length", "tokens per response", 0),
         _Series("rollout/thought_length", "words per thought", 1),
     ),
@@ -73,7 +69,6 @@ POLICY_AND_UPDATE = (
         "variety",
         "Groups without signal, and variety",
         "Groups whose members all earned the same; different responses within a group.",
-        "",
         _Series("rollout/zero_std_fraction", "groups without signal", 3),
         _Series("rollout/distinct_responses_in_group", "different responses", 0),
         share=True,
@@ -83,7 +78,6 @@ POLICY_AND_UPDATE = (
         "Approximate KL",
         "Between the collecting policy and the updated one, in nats a token. The alarm turns amber "
         "above its threshold max_approx_kl (0.015 unless set).",
-        "",
         _Series("train/approx_kl", "of an iteration", 0, updates="several"),
         _Series("train/update_kl", "before and after the update", 1),
         _Series("collapse/approx_kl", "as the alarm sees it", 3),
@@ -94,14 +88,12 @@ POLICY_AND_UPDATE = (
         "clip",
         "Clip fraction",
         "Tokens whose ratio is out of bounds. 0 to 0.05 is usual.",
-        "",
         _Series("train/clip_fraction", "clipped", 0, updates="several"),
     ),
     _topic(
         "grad_norm",
         "Gradient norm",
         "Before clipping. A spike is often the last sign before a collapse.",
-        "",
         _Series("train/grad_norm_policy", "policy", 0),
         _Series("train/grad_norm_critic", "critic", 1),
     ),
@@ -124,7 +116,7 @@ def _chart(topic: _Topic, run: RunData) -> Chart | None:
     ]
     if not traces:
         return None
-    y: dict[str, Any] = {"title": {"text": topic.unit}}
+    y: dict[str, Any] = {}
     if topic.is_log and all(value > 0 for trace in traces for value in trace["y"]):
         y |= {"type": "log", "dtick": "D2"}
     else:

@@ -12,12 +12,12 @@ from numbers import Real
 
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boundary import CheckedEnv
-from ragen_pl.envs.own_classes import calling
 from ragen_pl.errors import ConfigError
 from ragen_pl.rollout.collect import GroupSeed
 from ragen_pl.rollout.curriculum.base import UNKNOWN, Curriculum, difficulty_of
 from ragen_pl.rollout.shares import expected_counts, rounded_counts
 from ragen_pl.rollout.tallies import Tallies, Tally, sum_tallies
+from ragen_pl.runtime.user_classes import calling
 
 _FORGOTTEN = 0.01
 """A difficulty with fewer trials left, after decay, counts as not played."""

@@ -13,11 +13,11 @@ from dataclasses import astuple
 from numbers import Real
 
 from ragen_pl.envs.base import TextEnv
-from ragen_pl.envs.own_classes import calling, contract_error, described
 from ragen_pl.errors import ConfigError
 from ragen_pl.rollout.collect import GroupSeed
 from ragen_pl.rollout.curriculum.base import Curriculum
 from ragen_pl.rollout.tallies import Tallies, Tally
+from ragen_pl.runtime.user_classes import calling, contract_error, described
 from ragen_pl.types import TrajectoryGroup
 
 

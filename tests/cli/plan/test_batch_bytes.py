@@ -13,7 +13,7 @@ from ragen_pl.cli.plan.memory import BATCH_BYTES_PER_TOKEN
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.datamodule import RolloutDataModule
-from ragen_pl.training.evaluation_sets import EvaluationConfig
+from ragen_pl.training.evaluation.sets import EvaluationConfig
 from ragen_pl.types import TensorBatch, TrainingBatch
 from tests.support.doubles import make_trainer
 from tests.support.toy_env import PROMPTS, NamedLamp, make_learner

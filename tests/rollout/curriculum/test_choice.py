@@ -20,7 +20,7 @@ from ragen_pl.rollout.curriculum import (
     choose_starts,
 )
 from ragen_pl.rollout.mixture import Mixture, MixtureConfig
-from ragen_pl.rollout.start_stream import StartStream
+from ragen_pl.rollout.start_stream import SingleEnvStream, StartStream
 from ragen_pl.rollout.tallies import Tally
 from tests.support.doubles import make_group
 from tests.support.faulty import FaultyLamp, always
@@ -175,10 +175,13 @@ def test_what_breaks_a_stream_of_starts_is_told_by_class_and_method(
 ) -> None:
     curriculum = giving(method, given)
     envs = {"": NamedLamp()} if not in_mixture else {"a": NamedLamp(), "b": NamedLamp()}
-    mixture = Mixture(envs, MixtureConfig(), curriculum, 0) if in_mixture else None
 
     def run() -> None:
-        stream = StartStream(envs, curriculum, mixture, groups=2, first_iteration=0, run_seed=0)
+        stream: StartStream
+        if in_mixture:
+            stream = Mixture(envs, MixtureConfig(), curriculum, groups=2, run_seed=0)
+        else:
+            stream = SingleEnvStream(envs, curriculum, groups=2, first_iteration=0, run_seed=0)
         stream.group_seeds(0, 0)
         stream.learn([replace(make_group([1.0, 0.0]), env=name) for name in envs])
 

@@ -9,7 +9,7 @@ from ragen_pl.envs.eval_seeds import overlap
 from ragen_pl.errors import ConfigError
 from ragen_pl.rollout.mixture import env_of_set
 from ragen_pl.runtime.findings import Finding, failure, ok, warning
-from ragen_pl.training.evaluation_sets import EvaluationSet
+from ragen_pl.training.evaluation.sets import EvaluationSet
 
 _TRAINING_STARTS = 1000
 _MOST_STARTS = 256

@@ -8,10 +8,11 @@ import random
 from collections.abc import Iterator
 
 from ragen_pl.envs.base import TextEnv
-from ragen_pl.envs.boundary import CheckedEnv, describe_fault
+from ragen_pl.envs.boundary import CheckedEnv
 from ragen_pl.envs.contract.plain_data import NOISE_REMEDY, key_that_json_changes
 from ragen_pl.envs.contract_kit.subject import ExaminedEnv
 from ragen_pl.envs.contract_kit.trial import follow, go_on, play_at_random
+from ragen_pl.runtime.fault_place import describe_fault
 from ragen_pl.runtime.findings import Finding, failure, ok, warning
 
 _SEEDS = 16

@@ -6,7 +6,7 @@ from lightning.pytorch import LightningModule, Trainer
 
 from ragen_pl.rollout.actors import Actor
 from ragen_pl.training.access import data_module
-from ragen_pl.training.evaluation_results import PolicyResult, summarize_all_ranks
+from ragen_pl.training.evaluation.results import PolicyResult, summarize_all_ranks
 from ragen_pl.training.trainer import rollout_callbacks
 from ragen_pl.types import Evaluation
 

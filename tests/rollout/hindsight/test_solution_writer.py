@@ -24,14 +24,9 @@ from ragen_pl.rollout.actors import Move
 from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.episode import ChatEpisode, Episode
-from ragen_pl.rollout.hindsight import (
-    HindsightImitation,
-    Solution,
-    SolutionWriter,
-    best_way,
-)
+from ragen_pl.rollout.hindsight import HindsightImitation, Solutions
+from ragen_pl.rollout.hindsight.writer import Solution, SolutionWriter, best_way
 from ragen_pl.rollout.memory import Compact
-from ragen_pl.rollout.own_solutions import OwnSolutions
 from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.rollout.transitions import SUCCESS, Transitions
 from ragen_pl.types import EpisodeId, TokenRow, Trajectory, TrajectoryGroup
@@ -611,11 +606,11 @@ def solved(env: TextEnv, seeds: Iterable[int]) -> list[TrajectoryGroup]:
     return groups
 
 
-def own_solutions(env: TextEnv) -> tuple[OwnSolutions, dict[str, Chat]]:
+def solutions_of(env: TextEnv) -> tuple[Solutions, dict[str, Chat]]:
     tokenizer = build_tokenizer([*vocabulary(Prompts(), env, 3), "dim"])
     chat = Chat(Prompts(), tokenizer, read_markers(tokenizer), 3)
     config = HindsightImitation(updates=1)
-    solutions = OwnSolutions(config, {"": env}, {"": CONFIG}, think=True, run_seed=0)
+    solutions = Solutions(config, {"": env}, {"": CONFIG}, think=True, run_seed=0)
     return solutions, {"": chat}
 
 
@@ -629,7 +624,7 @@ def own_solutions(env: TextEnv) -> tuple[OwnSolutions, dict[str, Chat]]:
 )
 def test_a_run_that_writes_nothing_is_told_once_and_why(kind: type[TextEnv], reason: str) -> None:
     env = kind()
-    solutions, chat = own_solutions(env)
+    solutions, chat = solutions_of(env)
     assert solutions.batches(solved(env, range(7)), chat, 0) == []
     assert solutions.warning() is None, "seven may be bad luck"
     assert solutions.batches(solved(env, [7]), chat, 1) == []
@@ -663,13 +658,13 @@ def test_scores_say_what_they_owe_to_hindsight(
 ) -> None:
     rollouts = dict.fromkeys(envs, CONFIG)
     config = HindsightImitation(**keys)
-    account = OwnSolutions(config, envs, rollouts, think=True, run_seed=0).account
+    account = Solutions(config, envs, rollouts, think=True, run_seed=0).account
     assert account.startswith("imitation" if config.alone else "RL and imitation")
     assert account.endswith(end)
 
 
 def test_a_run_that_writes_something_is_told_nothing() -> None:
-    solutions, chat = own_solutions(Stairs())
+    solutions, chat = solutions_of(Stairs())
     assert solutions.batches(solved(Stairs(), [0]), chat, 0)
     solutions.envs = {"": Speechless()}
     solutions.batches(solved(Speechless(), range(9)), chat, 1)

@@ -1,4 +1,4 @@
-"""The policy's own solutions in all environments of a run, and batches that imitate them."""
+"""The solutions in all environments of a run, and the batches that imitate them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.config import RolloutConfig
-from ragen_pl.rollout.hindsight import HindsightImitation, Solution, SolutionWriter, Unwritten
+from ragen_pl.rollout.hindsight.config import HindsightImitation
+from ragen_pl.rollout.hindsight.memory import SolutionMemory
+from ragen_pl.rollout.hindsight.writer import Solution, SolutionWriter, Unwritten
 from ragen_pl.rollout.mixture import groups_by_env
-from ragen_pl.rollout.solution_memory import SolutionMemory
 from ragen_pl.types import HindsightBatch, TrajectoryGroup
 
 _ENOUGH = 8
 """Ways to success of which none was written, after which something is wrong."""
 
 
-class OwnSolutions:
+class Solutions:
     """The solutions that a run finds in hindsight, in each of its environments.
 
     Args:

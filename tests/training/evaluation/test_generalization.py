@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from ragen_pl.training.evaluation_results import PolicyResult, summarize
-from ragen_pl.training.generalization import training_gap
+from ragen_pl.training.evaluation.generalization import training_gap
+from ragen_pl.training.evaluation.results import PolicyResult, summarize
 from tests.support.doubles import make_group
 
 

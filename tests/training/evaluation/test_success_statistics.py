@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen_pl.training.success_statistics import (
+from ragen_pl.training.evaluation.success_statistics import (
     bootstrap_interval,
     effective_sample_size,
     mcnemar_p_value,

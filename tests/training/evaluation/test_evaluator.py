@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ragen_pl.rollout.baselines import BASELINES
-from ragen_pl.training import evaluator
 from ragen_pl.training.datamodule import RolloutDataModule
-from ragen_pl.training.evaluation_sets import EvaluationConfig
+from ragen_pl.training.evaluation import evaluator
+from ragen_pl.training.evaluation.sets import EvaluationConfig
 from tests.support.toy_env import PROMPTS, NamedLamp
 
 

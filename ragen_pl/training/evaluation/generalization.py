@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
-from ragen_pl.training.evaluation_results import PolicyResult
+from ragen_pl.training.evaluation.results import PolicyResult
 
 _LAST, _LEAST = 10, 5
 """Iterations whose training rollouts are averaged, and the fewest that tell anything."""

@@ -1,40 +1,18 @@
-"""The boundary to estimators, filter rules and losses, which may be a user's own classes.
-
-What one of them raises, and any result that breaks its contract, becomes a ``ConfigError`` that
-names the class, what it returned and what it must return.
-"""
+"""Checks of the tensors that estimators and losses return, which may be a user's own classes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ragen_pl.distributed.collectives import gather_objects
-from ragen_pl.envs import own_classes
-from ragen_pl.envs.own_classes import contract_error
 from ragen_pl.errors import ConfigError
-from ragen_pl.runtime.out_of_memory import is_out_of_memory
+from ragen_pl.runtime.user_classes import contract_error, described
 
 _ZERO_ELSEWHERE = "0 where rollout.loss_mask is false: multiply by rollout.loss_mask"
-
-
-def described(value: object) -> str:
-    """Return what a value is, in a few words."""
-    if isinstance(value, Tensor):
-        kind = str(value.dtype).removeprefix("torch.")
-        article = "an" if kind.startswith("i") else "a"
-        return f"{article} {kind} tensor of shape {tuple(value.shape)} on {value.device}"
-    return own_classes.described(value)
-
-
-def calling(part: object, method: str, signature: str) -> AbstractContextManager[None]:
-    """Turn any exception that a user's class raises within into a ``ConfigError``, but a lack of
-    memory, also of a device; see ``own_classes.calling``."""
-    return own_classes.calling(part, method, signature, is_out_of_memory)
 
 
 def check_shape(

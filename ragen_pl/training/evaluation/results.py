@@ -24,7 +24,7 @@ from lightning.pytorch import LightningModule, Trainer
 
 from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.runtime.faults import FaultKind, record_shared_fault
-from ragen_pl.training.success_statistics import (
+from ragen_pl.training.evaluation.success_statistics import (
     effective_sample_size,
     mean_over_starts,
     pass_at_k,

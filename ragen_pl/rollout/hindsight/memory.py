@@ -10,7 +10,8 @@ from torch import Tensor
 
 from ragen_pl.distributed.batch_sharding import balance_by_tokens
 from ragen_pl.distributed.collectives import gather_objects, rank, world_size
-from ragen_pl.rollout.hindsight import HindsightImitation, Solution
+from ragen_pl.rollout.hindsight.config import HindsightImitation
+from ragen_pl.rollout.hindsight.writer import Solution
 from ragen_pl.rollout.packing import token_batch
 from ragen_pl.types import HindsightBatch, HindsightFacts, TokenRow
 

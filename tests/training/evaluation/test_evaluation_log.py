@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from ragen_pl.training.evaluation_results import summarize_all_ranks
+from ragen_pl.training.evaluation.results import summarize_all_ranks
 from ragen_pl.types import TrajectoryGroup
 from tests.support.doubles import make_group, make_trainer
 
 
 def on_two_ranks(other: list[TrajectoryGroup], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "ragen_pl.training.evaluation_results.gather_objects", lambda own: [own, other]
+        "ragen_pl.training.evaluation.results.gather_objects", lambda own: [own, other]
     )
 
 

@@ -6,11 +6,14 @@ names the class, what it returned and what it must return.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ragen_pl.envs.boundary import describe_fault
+from torch import Tensor
+
 from ragen_pl.errors import ConfigError
+from ragen_pl.runtime.fault_place import describe_fault
+from ragen_pl.runtime.out_of_memory import is_out_of_memory
 
 _SHIPPED = "ragen_pl."
 
@@ -23,23 +26,17 @@ def name_of(part: object) -> str:
 
 def described(value: object) -> str:
     """Return what a value is, in a few words."""
+    if isinstance(value, Tensor):
+        kind = str(value.dtype).removeprefix("torch.")
+        article = "an" if kind.startswith("i") else "a"
+        return f"{article} {kind} tensor of shape {tuple(value.shape)} on {value.device}"
     if isinstance(value, list | tuple):
         return f"a {type(value).__name__} of {len(value)}"
     return "None" if value is None else f"a value of type {type(value).__name__}"
 
 
-def is_lack_of_memory(error: Exception) -> bool:
-    """Return whether Python ran out of memory."""
-    return isinstance(error, MemoryError)
-
-
 @contextmanager
-def calling(
-    part: object,
-    method: str,
-    signature: str,
-    unless: Callable[[Exception], bool] = is_lack_of_memory,
-) -> Iterator[None]:
+def calling(part: object, method: str, signature: str) -> Iterator[None]:
     """Turn any exception that a user's class raises within into a ``ConfigError``.
 
     Those of the shipped classes are left alone: their tracebacks are needed. So is a lack of
@@ -49,14 +46,13 @@ def calling(
         part: The object that is called.
         method: The method.
         signature: The arguments that it is called with.
-        unless: Function that tells a lack of memory.
     """
     try:
         yield
     except ConfigError:
         raise
     except Exception as error:  # the boundary to user code: any error is theirs
-        if type(part).__module__.startswith(_SHIPPED) or unless(error):
+        if type(part).__module__.startswith(_SHIPPED) or is_out_of_memory(error):
             raise
         raise ConfigError(
             f"{name_of(part)}.{method} raised {describe_fault(error, part)}\n"

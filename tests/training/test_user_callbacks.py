@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import Callback, LambdaCallback, ModelCheckpoin
 from callbacks import EchoTrapDetector, Results, RolloutMetrics, VarianceFilter
 from ragen_pl.errors import ConfigError
 from ragen_pl.training.callback import RolloutCallback
-from ragen_pl.training.own_callbacks import fault_of_callback, refuse_wrong_hooks
+from ragen_pl.training.user_callbacks import fault_of_callback, refuse_wrong_hooks
 
 
 class Short(RolloutCallback):
@@ -77,9 +77,9 @@ def test_what_a_hook_raises_is_told_by_class_hook_and_line() -> None:
     error = raised_by(lambda: Broken().on_rollout_end(None, None, ["a"]))
     told = fault_of_callback(error)
     assert told is not None
-    assert "test_own_callbacks.Broken.on_rollout_end raised " in told
+    assert "test_user_callbacks.Broken.on_rollout_end raised " in told
     assert "AttributeError: 'str' object has no attribute 'nothing' (" in told
-    assert "test_own_callbacks.py:" in told
+    assert "test_user_callbacks.py:" in told
     assert "super()" not in told
 
 

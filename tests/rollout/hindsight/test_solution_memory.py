@@ -9,9 +9,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from ragen_pl.rollout import solution_memory
-from ragen_pl.rollout.hindsight import HindsightImitation, Solution
-from ragen_pl.rollout.solution_memory import SolutionMemory
+from ragen_pl.rollout.hindsight import HindsightImitation
+from ragen_pl.rollout.hindsight import memory as solution_memory
+from ragen_pl.rollout.hindsight.memory import SolutionMemory
+from ragen_pl.rollout.hindsight.writer import Solution
 from ragen_pl.types import HindsightBatch, HindsightFacts, TokenRow
 from tests.support.ranks import on_ranks
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen_pl.report.comparison import difference_of
-from ragen_pl.training.evaluation_results import PolicyResult, summarize
-from ragen_pl.training.success_statistics import wilson_interval
+from ragen_pl.training.evaluation.results import PolicyResult, summarize
+from ragen_pl.training.evaluation.success_statistics import wilson_interval
 from ragen_pl.types import StopReason, Trajectory, TrajectoryGroup
 from tests.support.doubles import make_group, make_trajectory, make_turn
 
