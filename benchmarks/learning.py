@@ -99,6 +99,14 @@ ARMS = {
     "both_uniform": Arm(
         "both, no curriculum", ("--data.curriculum", "ragen_pl.rollout.curriculum.Uniform")
     ),
+    "both_progress": Arm(
+        "both, curriculum by learning progress",
+        ("--data.curriculum", "ragen_pl.rollout.curriculum.LearningProgress"),
+    ),
+    "both_replay": Arm(
+        "both, prioritized level replay",
+        ("--data.curriculum", "ragen_pl.rollout.curriculum.LevelReplay"),
+    ),
     "both_adamw": Arm("both, AdamW instead of Muon", ("--model.optimization.muon", "null")),
     "rl_grounded": Arm("RL alone, graded thoughts", ("--data.hindsight", "null", *_GROUNDED)),
     "both_grounded": Arm("both, graded thoughts", _GROUNDED),

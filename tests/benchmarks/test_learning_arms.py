@@ -30,7 +30,7 @@ from benchmarks.learning import (
 )
 from benchmarks.learning_curve import CostCurve, cost_curve, draw_costs, eval_scores
 from benchmarks.learning_report import Finding, leads, markdown, share, write_report
-from ragen_pl.rollout.curriculum import TargetSuccess, Uniform
+from ragen_pl.rollout.curriculum import LearningProgress, LevelReplay, TargetSuccess, Uniform
 from ragen_pl.training.evaluation.results import EvalResult, PolicyResult, summarize
 from ragen_pl.training.trainer import rollout_callbacks
 from tests.cli.test_configs import assemble
@@ -56,7 +56,12 @@ def test_an_arm_has_the_configuration_of_its_name(tmp_path: Path, name: str) -> 
     if data.hindsight is not None:
         assert data.hindsight.alone == (name == "hindsight")
         assert data.hindsight.symmetries == (name != "both_no_symmetries")
-    assert isinstance(data.curriculum, Uniform if name == "both_uniform" else TargetSuccess)
+    curricula = {
+        "both_uniform": Uniform,
+        "both_progress": LearningProgress,
+        "both_replay": LevelReplay,
+    }
+    assert type(data.curriculum) is curricula.get(name, TargetSuccess)
     assert (optimization.muon is None) == (name == "both_adamw")
     assert data.warm_start.iterations == (30 if name == "imitation" else 0)
     start = tmp_path / warm_start_name(4) / "policy" / "last"
