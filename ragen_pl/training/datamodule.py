@@ -25,8 +25,8 @@ from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.rollout.seeds import SEEDS_PER_RUN
 from ragen_pl.rollout.self_distillation import SelfDistillation
 from ragen_pl.rollout.start_stream import SingleEnvStream, StartStream
-from ragen_pl.training.collection import DynamicSampling
 from ragen_pl.training.dialogues import Dialogues
+from ragen_pl.training.dynamic_sampling import DynamicSampling
 from ragen_pl.training.environments import accepting, check_envs, envs_by_key, training_envs
 from ragen_pl.training.evaluation.evaluator import EvaluationLoader, Evaluator
 from ragen_pl.training.evaluation.sets import EvaluationConfig

@@ -19,7 +19,7 @@ from ragen_pl.algorithms.filters import SoftWeights, TopFraction, TopP
 from ragen_pl.rollout.collect import GroupSeed
 from ragen_pl.rollout.group_table import GroupTable
 from ragen_pl.rollout.packing import pack
-from ragen_pl.training.collection import DynamicSampling, collect_groups
+from ragen_pl.training.dynamic_sampling import DynamicSampling, collect_groups
 from ragen_pl.types import StopReason, TrajectoryGroup, trainable_trajectories
 from tests.support.doubles import make_trajectory, make_turn
 

@@ -24,8 +24,8 @@ from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.rollout.group_table import GroupTable
 from ragen_pl.rollout.packing import pack
-from ragen_pl.training.collection import DynamicSampling
 from ragen_pl.training.datamodule import RolloutDataModule
+from ragen_pl.training.dynamic_sampling import DynamicSampling
 from ragen_pl.training.evaluation.results import summarize
 from ragen_pl.training.evaluation.sets import EvaluationConfig
 from ragen_pl.training.starpo import StarPO

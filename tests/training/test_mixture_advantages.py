@@ -31,7 +31,7 @@ from ragen_pl.distributed.batch_sharding import concatenate_batches
 from ragen_pl.rollout.group_table import GroupTable
 from ragen_pl.rollout.packing import pack
 from ragen_pl.training import update
-from ragen_pl.training.collection import scaled_by_env
+from ragen_pl.training.collector import scaled_by_env
 from ragen_pl.training.update import compute_advantages
 from ragen_pl.types import RolloutBatch, TrajectoryGroup
 from tests.support.doubles import make_trajectory, make_turn
