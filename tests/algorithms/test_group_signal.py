@@ -70,7 +70,7 @@ def filtered(chosen: VarianceFilter) -> Callable[[TrajectoryGroup], bool]:
 def metric(group: TrajectoryGroup) -> bool:
     chosen = VarianceFilter()
     chosen.weigh(GroupTable.gather([group]))
-    return chosen._recorded.get("rollout/zero_std_fraction", 1.0) == 0.0
+    return chosen.recorded.get("rollout/zero_std_fraction", 1.0) == 0.0
 
 
 def sampled_dynamically(group: TrajectoryGroup) -> bool:

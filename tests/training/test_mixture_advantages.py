@@ -176,9 +176,9 @@ def test_groups_compete_within_their_environment() -> None:
     assert weights[:, 0].tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
     reasons = filters.explain(GroupTable.gather(made), weights)
     assert reasons[6].endswith("rank 1 of 4; TopFraction(fraction 0.5) keeps 2 groups of a")
-    assert filters._recorded["rollout/a/kept_fraction"] == 0.5
-    assert filters._recorded["rollout/b/in_group_std"] > filters._recorded["rollout/a/in_group_std"]
+    assert filters.recorded["rollout/a/kept_fraction"] == 0.5
+    assert filters.recorded["rollout/b/in_group_std"] > filters.recorded["rollout/a/in_group_std"]
     alone = VarianceFilter(keep_fraction=0.5)
     apart = alone.weigh(GroupTable.gather([replace(each, env="") for each in made]))
     assert apart[:, 0].tolist() == [0, 1, 0, 1, 0, 1, 0, 1]
-    assert not [name for name in alone._recorded if "/a/" in name]
+    assert not [name for name in alone.recorded if "/a/" in name]
