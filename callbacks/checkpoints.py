@@ -45,10 +45,10 @@ class Checkpoints(Checkpoint):
     before they are renamed: a run that is killed at any moment, or loses power, leaves a complete
     checkpoint. ``previous.ckpt`` is the last one before ``last.ckpt``, for the case that a disk
     loses that. If a checkpoint cannot be written, such as on a full disk, the one before it stays,
-    the run says so and goes on. The best policy is the one with the highest
-    validated success on the first evaluation set, measured every
-    ``trainer.check_val_every_n_epoch`` iterations. As the best of many on these initial states, its
-    score on them is biased upwards: the results of a run are those of its last policy.
+    the run says so and goes on. The best policy is the one with the highest validated success on
+    the first evaluation set, measured every ``trainer.check_val_every_n_epoch`` iterations. As the
+    best of many on these initial states, its score on them is biased upwards: the results of a run
+    are those of its last policy.
 
     Args:
         every_n_iterations: Iterations between two saves. The last iteration is always saved, also

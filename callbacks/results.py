@@ -19,8 +19,8 @@ from ragen_pl.report.tables import Validation, format_json, format_results
 from ragen_pl.rollout.actors import Actor
 from ragen_pl.rollout.baselines import BASELINES
 from ragen_pl.runtime.durable_files import write_text
-from ragen_pl.runtime.fault_place import how_it_ends, is_own_end
 from ragen_pl.runtime.faults import FaultKind, record_fault
+from ragen_pl.runtime.user_faults import how_it_ends, is_own_end
 from ragen_pl.training.access import data_module, learner
 from ragen_pl.training.callback import RESERVED, RolloutCallback
 from ragen_pl.training.evaluation.generalization import training_gap

@@ -23,7 +23,7 @@ from lightning.pytorch.plugins import CheckpointIO
 import callbacks as cb
 from ragen_pl.cli.config.checked_yaml import KeyFaultError, check_keys
 from ragen_pl.cli.config.files import COMMANDS, config_paths
-from ragen_pl.cli.config.given import refuse_broken_modules, refuse_linked
+from ragen_pl.cli.config.given_keys import refuse_broken_modules, refuse_linked
 from ragen_pl.cli.config.groups import (
     ALWAYS,
     GROUPS,

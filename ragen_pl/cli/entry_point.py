@@ -29,7 +29,7 @@ from ragen_pl.cli.config.messages import refuse_unknown_command
 from ragen_pl.cli.help_page import help_page
 from ragen_pl.cli.new_project import new_project
 from ragen_pl.errors import ConfigError
-from ragen_pl.runtime.fault_place import (
+from ragen_pl.runtime.user_faults import (
     how_it_ends,
     is_own_end,
     module_that_exits,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ragen_pl.cli.config.constructors import ConstructorError
 from ragen_pl.cli.config.files import options
-from ragen_pl.cli.config.given import refuse_broken_modules
+from ragen_pl.cli.config.given_keys import refuse_broken_modules
 from ragen_pl.cli.config.key_check import explain
 from ragen_pl.cli.config.messages import no_value, qualify
 from ragen_pl.cli.config.parser import Parser

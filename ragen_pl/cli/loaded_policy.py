@@ -14,7 +14,7 @@ import yaml
 from peft import PeftModel
 from transformers import PreTrainedModel
 
-from ragen_pl.cli.configured import ConfiguredParts, configured_parts
+from ragen_pl.cli.configured_parts import ConfiguredParts, configured_parts
 from ragen_pl.cli.resume import read_metadata
 from ragen_pl.distributed.checkpoint_io import AnyCheckpointIO
 from ragen_pl.errors import ConfigError

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import yaml
 
 from ragen_pl.cli.command_parser import CommandParser
-from ragen_pl.cli.configured import configured_parts
+from ragen_pl.cli.configured_parts import configured_parts
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.evaluation.sets import EvaluationSet
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from ragen_pl.cli.command_parser import CommandParser, seconds
-from ragen_pl.cli.configured import configured_parts
+from ragen_pl.cli.configured_parts import configured_parts
 from ragen_pl.cli.given_env import env_of_class, env_of_data
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.contract import check_contract

@@ -25,8 +25,8 @@ from ragen_pl.envs.contract.plain_data import plain_text, wanted_of_state
 from ragen_pl.envs.contract.returned import WANTED_SYMMETRIES, WANTED_VOCABULARY
 from ragen_pl.envs.start_info import difficulty_in, odd_fact, optimal_length_in
 from ragen_pl.envs.step_result import StepResult
-from ragen_pl.runtime.fault_place import describe_fault, kind_of
 from ragen_pl.runtime.faults import FaultKind, record_fault
+from ragen_pl.runtime.user_faults import describe_fault, kind_of
 from ragen_pl.runtime.visible_text import shown, visible
 
 _LOG = logging.getLogger(__name__)

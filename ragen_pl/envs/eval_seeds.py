@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from ragen_pl.envs.base import TextEnv
-from ragen_pl.runtime.fault_place import describe_fault
 from ragen_pl.runtime.faults import FaultKind, record_shared_fault
+from ragen_pl.runtime.user_faults import describe_fault
 from ragen_pl.runtime.visible_text import visible
 
 _LOG = logging.getLogger(__name__)

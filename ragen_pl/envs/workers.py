@@ -26,8 +26,8 @@ from typing import Any
 from ragen_pl.envs.base import Symmetry, TextEnv
 from ragen_pl.envs.boundary import RemoteError
 from ragen_pl.envs.picture import Drawing
-from ragen_pl.runtime.fault_place import describe_fault, kind_of
 from ragen_pl.runtime.faults import FaultKind, record_fault
+from ragen_pl.runtime.user_faults import describe_fault, kind_of
 
 _START_S = 120.0
 """Seconds that a process may take to start and to import the environment."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from ragen_pl.report.recorded import Entry, TrajectoryFolder
+from ragen_pl.report.recorded_trajectories import Entry, TrajectoryFolder
 from ragen_pl.training.evaluation.results import PolicyResult
 from ragen_pl.training.run_folder import CONFIG, RESULTS, TRAJECTORIES
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from ragen_pl.report.boards import Boards
 from ragen_pl.report.charts import difficulty_order
-from ragen_pl.report.chosen import choose
-from ragen_pl.report.recorded import (
+from ragen_pl.report.recorded_trajectories import (
     ROLLOUT,
     Entry,
     RecordedTrajectory,
@@ -18,6 +17,7 @@ from ragen_pl.report.recorded import (
     read_trajectories,
 )
 from ragen_pl.report.run_data import RunData
+from ragen_pl.report.trajectory_choice import choose
 from ragen_pl.runtime.visible_text import one_line, visible
 from ragen_pl.training.run_folder import FINAL
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boundary import LARGEST_REWARD
 from ragen_pl.errors import ConfigError
-from ragen_pl.runtime.fault_place import describe_fault
+from ragen_pl.runtime.user_faults import describe_fault
 
 ENV = "env"
 """Name of the environment's own reward among the terms."""

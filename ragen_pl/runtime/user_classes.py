@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from torch import Tensor
 
 from ragen_pl.errors import ConfigError
-from ragen_pl.runtime.fault_place import describe_fault
 from ragen_pl.runtime.out_of_memory import is_out_of_memory
+from ragen_pl.runtime.user_faults import describe_fault
 
 _SHIPPED = "ragen_pl."
 

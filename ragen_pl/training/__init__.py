@@ -9,8 +9,8 @@ other; the command links what they share.
 
 from ragen_pl.training.access import data_module, learner
 from ragen_pl.training.callback import RolloutCallback
-from ragen_pl.training.collection import DynamicSampling
 from ragen_pl.training.datamodule import RolloutDataModule
+from ragen_pl.training.dynamic_sampling import DynamicSampling
 from ragen_pl.training.evaluation.results import EvalResult
 from ragen_pl.training.evaluation.sets import EvaluationConfig, EvaluationSet
 from ragen_pl.training.starpo import StarPO

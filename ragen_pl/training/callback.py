@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
@@ -178,9 +178,9 @@ class RolloutCallback(Callback):
         )
 
     @property
-    def recorded(self) -> Collection[str]:
-        """Names of the metrics that were recorded and not logged yet."""
-        return self._recorded.keys()
+    def recorded(self) -> Mapping[str, float]:
+        """The metrics that were recorded and not logged yet, by name."""
+        return self._recorded
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int

@@ -25,8 +25,8 @@ from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.rollout.seeds import SEEDS_PER_RUN
 from ragen_pl.rollout.self_distillation import SelfDistillation
 from ragen_pl.rollout.start_stream import SingleEnvStream, StartStream
-from ragen_pl.training.collection import DynamicSampling
 from ragen_pl.training.dialogues import Dialogues
+from ragen_pl.training.dynamic_sampling import DynamicSampling
 from ragen_pl.training.environments import accepting, check_envs, envs_by_key, training_envs
 from ragen_pl.training.evaluation.evaluator import EvaluationLoader, Evaluator
 from ragen_pl.training.evaluation.sets import EvaluationConfig
@@ -85,11 +85,42 @@ class RolloutDataModule(pl.LightningDataModule):
     ) -> None:
         super().__init__()
         self.envs: Final = training_envs(env, envs)
-        if dynamic_sampling is not None:
-            dynamic_sampling.check(rollout.group_size)
-        evaluation.check_names(eval_sets)
         self.eval_sets: Final = {n: each for n, each in eval_sets.items() if each is not None}
         """With ``envs``, shared by the parts below; worker processes take their places in it."""
+        self.prompts, self.rollout, self.warm_start = prompts, rollout, warm_start
+        self.hindsight, self.distillation = hindsight, distillation
+        self.evaluation, self.dynamic_sampling = evaluation, dynamic_sampling
+        self.run_seed = run_seed
+        evaluation.check_names(eval_sets)
+        self._check_keys(mixture)
+        taught = taught_envs(warm_start, self.envs, think=prompts.think)
+        self.rollout_in: Final = {name: mixture.rollout_in(name, rollout) for name in self.envs}
+        """The rollout in each environment: in a mixture, with limits of its own."""
+        self.starts = self._starts(curriculum, mixture)
+        self.solutions, hints = self._solutions(), self._hints()
+        self.dialogues = Dialogues(
+            prompts, rollout, self.rollout_in, evaluation, self.envs, self.eval_sets
+        )
+        own = warm_starts(warm_start, taught, mixture)
+        self.teaching = Teaching(warm_start, own, self.dialogues, hints, run_seed)
+        self.lost = LostRollouts()
+        self.rl_iteration = RLIteration(
+            self.dialogues, self.starts, dynamic_sampling, hints, self.solutions, self.lost
+        )
+        self.evaluator = Evaluator(evaluation, self.dialogues)
+        self._host: EnvHost | None = None
+        self._told = set[str]()
+        """The warnings that were printed."""
+
+    def _check_keys(self, mixture: MixtureConfig) -> None:
+        """Check keys against each other and against the environments, before parts are built.
+
+        Raises:
+            ValueError: for the first one that is wrong.
+        """
+        rollout, prompts = self.rollout, self.prompts
+        if self.dynamic_sampling is not None:
+            self.dynamic_sampling.check(rollout.group_size)
         mixture.check_names(self.envs)
         check_envs(envs_by_key(self.envs, self.eval_sets), prompts, self.check_env)
         for name, term in rollout.reward_terms.items():
@@ -100,39 +131,12 @@ class RolloutDataModule(pl.LightningDataModule):
                 max_response_tokens=rollout.max_response_tokens,
             )
             accepting(check_term, self.envs)
-        taught = taught_envs(warm_start, self.envs, think=prompts.think)
         if self.is_mixture:
-            check_difficulties(warm_start.difficulty_names, self.envs)
+            check_difficulties(self.warm_start.difficulty_names, self.envs)
         if not self.eval_sets:
             raise ValueError(
                 "data.eval_sets is empty; name at least one evaluation set to evaluate on"
             )
-        self.prompts, self.rollout, self.warm_start = prompts, rollout, warm_start
-        self.rollout_in: Final = {name: mixture.rollout_in(name, rollout) for name in self.envs}
-        """The rollout in each environment: in a mixture, with limits of its own."""
-        self.hindsight, self.distillation = hindsight, distillation
-        self.evaluation, self.dynamic_sampling = evaluation, dynamic_sampling
-        self.run_seed = run_seed
-        self.starts = self._starts(curriculum, mixture)
-        self.solutions, hints = self._solutions(), self._hints()
-        self.dialogues = Dialogues(
-            prompts, rollout, self.rollout_in, evaluation, self.envs, self.eval_sets
-        )
-        own = warm_starts(warm_start, taught, mixture)
-        self.teaching = Teaching(warm_start, own, self.dialogues, hints, run_seed)
-        self.lost = LostRollouts()
-        self.rl_iteration = RLIteration(
-            self.dialogues,
-            self.starts,
-            dynamic_sampling,
-            hints,
-            self.solutions,
-            self.lost,
-        )
-        self.evaluator = Evaluator(evaluation, self.dialogues)
-        self._host: EnvHost | None = None
-        self._told = set[str]()
-        """The warnings that were printed."""
 
     def _starts(self, curriculum: Curriculum, mixture: MixtureConfig) -> StartStream:
         """Return the starts of the run.

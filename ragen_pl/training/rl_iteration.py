@@ -15,14 +15,10 @@ from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.hindsight import Solutions
 from ragen_pl.rollout.hints import Hints
 from ragen_pl.rollout.start_stream import StartStream
-from ragen_pl.training.collection import (
-    CollectedGroups,
-    Collector,
-    DynamicSampling,
-    collect_groups,
-)
+from ragen_pl.training.collector import Collector
 from ragen_pl.training.dialogues import Dialogues
 from ragen_pl.training.distillation import HintedRollout
+from ragen_pl.training.dynamic_sampling import CollectedGroups, DynamicSampling, collect_groups
 from ragen_pl.training.learner import current_learner
 from ragen_pl.training.lost_rollouts import LostRollouts
 from ragen_pl.training.trainer import announce, is_discarded, rollout_callbacks

@@ -232,8 +232,8 @@ class StarPO(pl.LightningModule):
         return self.sampler(requests, sampling, version=self.global_step)
 
     def invalidate_cache(self) -> None:
-        """Drop the cache of older weights; call it after setting weights without an
-        optimizer step."""
+        """Drop the cache of older weights; call it after setting weights without an optimizer
+        step."""
         self.sampler.invalidate()
 
     # --- training batch -----------------------------------------------------------------------

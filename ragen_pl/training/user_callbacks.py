@@ -11,8 +11,8 @@ from pathlib import Path
 from lightning.pytorch.callbacks import Callback
 
 from ragen_pl.errors import ConfigError
-from ragen_pl.runtime.fault_place import describe_fault, is_users
 from ragen_pl.runtime.user_classes import name_of
+from ragen_pl.runtime.user_faults import describe_fault, is_users
 from ragen_pl.training.callback import RolloutCallback
 
 

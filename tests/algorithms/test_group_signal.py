@@ -19,7 +19,7 @@ from ragen_pl.algorithms.filters import SoftWeights, TopFraction, TopP
 from ragen_pl.rollout.collect import GroupSeed
 from ragen_pl.rollout.group_table import GroupTable
 from ragen_pl.rollout.packing import pack
-from ragen_pl.training.collection import DynamicSampling, collect_groups
+from ragen_pl.training.dynamic_sampling import DynamicSampling, collect_groups
 from ragen_pl.types import StopReason, TrajectoryGroup, trainable_trajectories
 from tests.support.doubles import make_trajectory, make_turn
 
@@ -70,7 +70,7 @@ def filtered(chosen: VarianceFilter) -> Callable[[TrajectoryGroup], bool]:
 def metric(group: TrajectoryGroup) -> bool:
     chosen = VarianceFilter()
     chosen.weigh(GroupTable.gather([group]))
-    return chosen._recorded.get("rollout/zero_std_fraction", 1.0) == 0.0
+    return chosen.recorded.get("rollout/zero_std_fraction", 1.0) == 0.0
 
 
 def sampled_dynamically(group: TrajectoryGroup) -> bool:

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.gpu_day_parts.real_model import _RECIPES
 from ragen_pl.cli.config.files import prepare
-from ragen_pl.cli.configured import configured_parts
+from ragen_pl.cli.configured_parts import configured_parts
 
 
 @pytest.mark.parametrize("experiment", _RECIPES)

@@ -178,8 +178,8 @@ def test_a_collapse_stops_the_run_and_says_why(capsys: pytest.CaptureFixture[str
     assert "no collapse" not in callback.reason
     printed = capsys.readouterr().out
     assert f"stopping at iteration {stopped + 1}" in printed
-    assert callback._recorded["collapse/level"] == 2.0
-    assert callback._recorded["collapse/in_group_std_ratio"] < 0.5
+    assert callback.recorded["collapse/level"] == 2.0
+    assert callback.recorded["collapse/in_group_std_ratio"] < 0.5
 
 
 def test_a_policy_that_never_answers_is_named_at_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -97,7 +97,7 @@ def measured(
     module = cast(Any, learner(language))
     callback.begin_iteration(0)
     callback.on_rollout_end(trainer(), module, groups)
-    return {name.removeprefix("diagnostics/"): value for name, value in callback._recorded.items()}
+    return {name.removeprefix("diagnostics/"): value for name, value in callback.recorded.items()}
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +162,7 @@ def test_only_every_nth_iteration(grounded: LanguageModel) -> None:
     for iteration in range(6):
         callback.begin_iteration(iteration)
         callback.on_rollout_end(trainer(), module, groups)
-        due.append(bool(callback._recorded))
+        due.append(bool(callback.recorded))
         callback._recorded = {}
     assert due == [False, False, True, False, False, True]
 
@@ -175,7 +175,7 @@ def test_without_thinking_it_says_so_and_rests(
     callback.setup(trainer(think=False), nothing, "fit")
     assert "mutual information is not measured" in capsys.readouterr().out
     callback.on_rollout_end(trainer(think=False), nothing, play(grounded, 1))
-    assert callback._recorded == {}
+    assert callback.recorded == {}
 
 
 def test_draws_are_distinct_and_depend_on_the_generator_alone() -> None:

@@ -77,7 +77,7 @@ def measured(
     callback.on_rollout_start(run, hook, 0, len(rollout))
     callback.on_training_batch(run, hook, training_batch(rollout, advantages))
     module.policy = policy_of(seeds[1])
-    levels, callback._recorded = callback._recorded, {}  # logged before the first batch
+    levels, callback._recorded = dict(callback.recorded), {}  # logged before the first batch
     callback.on_train_epoch_end(run, hook)
     return levels | module.logged
 

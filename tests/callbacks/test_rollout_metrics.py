@@ -23,7 +23,7 @@ NOTHING = cast(Any, None)
 def recorded(callback: RolloutCallback, groups: list[TrajectoryGroup]) -> dict[str, float]:
     callback.on_collection_end(NOTHING, NOTHING, groups)
     assert callback.on_rollout_end(NOTHING, NOTHING, groups) is None
-    return callback._recorded
+    return dict(callback.recorded)
 
 
 def two_trajectories() -> list[TrajectoryGroup]:
@@ -160,9 +160,9 @@ def test_a_curriculum_tells_what_it_goes_by() -> None:
     trainer = cast(Any, SimpleNamespace(datamodule=data))
     callback.on_collection_end(trainer, NOTHING, groups)
     callback.on_rollout_end(trainer, NOTHING, groups)
-    assert callback._recorded["rollout/success"] == 0.5
-    assert callback._recorded["rollout/success_uniform"] == 0.25
-    assert callback._recorded["rollout/running_success/a"] == 0.75
+    assert callback.recorded["rollout/success"] == 0.5
+    assert callback.recorded["rollout/success_uniform"] == 0.25
+    assert callback.recorded["rollout/running_success/a"] == 0.75
 
 
 def test_ranks_are_averaged_by_what_they_hold(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -239,16 +239,16 @@ def test_unequal_weights_are_worth_fewer_trajectories() -> None:
     one, other = group([0.0, 1.0], 0), group([0.0, 3.0], 1)
     select(callback, [one, other])
     # Weights 0.5 and 1.5: (2 · 2)² / (4 · (0.5 + 4.5)).
-    assert callback._recorded["rollout/ess_fraction"] == pytest.approx(0.8)
-    assert callback._recorded["rollout/kept_fraction"] == 1.0
+    assert callback.recorded["rollout/ess_fraction"] == pytest.approx(0.8)
+    assert callback.recorded["rollout/kept_fraction"] == 1.0
 
 
 def test_nothing_kept_is_recorded_as_such() -> None:
     callback = VarianceFilter()
     assert select(callback, [group([1.0, 1.0], 0)]) == [[0.0, 0.0]]
-    assert callback._recorded["rollout/kept_fraction"] == 0.0
-    assert callback._recorded["rollout/ess_fraction"] == 0.0
-    assert "rollout/in_group_std_kept" not in callback._recorded  # there is nothing to average
+    assert callback.recorded["rollout/kept_fraction"] == 0.0
+    assert callback.recorded["rollout/ess_fraction"] == 0.0
+    assert "rollout/in_group_std_kept" not in callback.recorded  # there is nothing to average
 
 
 def test_an_epoch_without_batches_still_shows_its_metrics() -> None:

@@ -9,7 +9,7 @@ import huggingface_hub.constants
 import pytest
 
 from ragen_pl.cli.entry_point import main
-from tests.rollout.test_conversation import expert
+from tests.rollout.test_endpoint_collect import expert
 from tests.support.chat_server import serving
 from tests.support.tiny_run import write_config
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from ragen_pl.cli.config.files import FOLDER, prepare
-from ragen_pl.cli.configured import configured_parts
+from ragen_pl.cli.configured_parts import configured_parts
 from ragen_pl.cli.entry_point import main
 from ragen_pl.cli.pins import pins_of
 from tests.support.tiny_run import write_config

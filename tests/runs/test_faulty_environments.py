@@ -24,8 +24,8 @@ from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.rollout.group_table import GroupTable
 from ragen_pl.rollout.packing import pack
-from ragen_pl.training.collection import DynamicSampling
 from ragen_pl.training.datamodule import RolloutDataModule
+from ragen_pl.training.dynamic_sampling import DynamicSampling
 from ragen_pl.training.evaluation.results import summarize
 from ragen_pl.training.evaluation.sets import EvaluationConfig
 from ragen_pl.training.starpo import StarPO
@@ -117,7 +117,7 @@ def _walk_consumers(groups: list[TrajectoryGroup]) -> None:
     module: Any = None
     metrics.on_collection_end(trainer, module, groups)
     metrics.on_rollout_end(trainer, module, groups)
-    assert metrics._recorded["rollout/stop_env_error"] > 0
+    assert metrics.recorded["rollout/stop_env_error"] > 0
     EntropyLogger().on_rollout_end(trainer, module, groups)
     alive = trainable_trajectories(groups)
     assert (measure(groups, None, None) is None) == (not alive)
@@ -312,8 +312,8 @@ def test_a_start_without_room_is_a_failure_that_teaches_nothing(
     metrics = RolloutMetrics()
     metrics.on_collection_end(None, None, [good, bad])  # type: ignore[arg-type]
     metrics.on_rollout_end(None, None, [good, bad])  # type: ignore[arg-type]
-    assert metrics._recorded["rollout/stop_context_full"] == 0.5
-    assert metrics._recorded["rollout/success"] == scored.success
+    assert metrics.recorded["rollout/stop_context_full"] == 0.5
+    assert metrics.recorded["rollout/success"] == scored.success
     for trajectory in bad.trajectories:
         record_line(trajectory_record(trajectory, CHAT, PLAYED))
 

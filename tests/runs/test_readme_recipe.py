@@ -50,7 +50,7 @@ def test_short_thoughts() -> None:
     turns = [SimpleNamespace(thought=thought) for thought in ("", "Up")]
     group = SimpleNamespace(trajectories=[SimpleNamespace(turns=turns)])
     callback.on_rollout_end(None, None, [group])
-    assert callback._recorded == {"rollout/empty_thoughts": 0.5}
+    assert callback.recorded == {"rollout/empty_thoughts": 0.5}
 
 
 def test_a_script_learns_without_the_command(

@@ -59,8 +59,8 @@ from ragen_pl.rollout.teachers import (
     WorldModel,
 )
 from ragen_pl.training.callback import RolloutCallback
-from ragen_pl.training.collection import DynamicSampling
 from ragen_pl.training.datamodule import RolloutDataModule
+from ragen_pl.training.dynamic_sampling import DynamicSampling
 from ragen_pl.training.evaluation.sets import EvaluationConfig
 from ragen_pl.training.starpo import StarPO
 from ragen_pl.types import Completion, Request, Sampling, TrajectoryGroup

@@ -37,7 +37,7 @@ def test_numbers_of_any_kind_are_recorded() -> None:
     mine = Mine()
     given: Any = {"a": np.float32(0.5), "b": torch.tensor([2]), "c": True, "d": Fraction(1, 4)}
     mine.record(given)
-    assert mine._recorded == {"a": 0.5, "b": 2.0, "c": 1.0, "d": 0.25}
+    assert mine.recorded == {"a": 0.5, "b": 2.0, "c": 1.0, "d": 0.25}
 
 
 def test_a_callback_that_forgets_its_parents_constructor_records() -> None:

@@ -16,8 +16,8 @@ from ragen_pl.rollout.curriculum import Curriculum, TargetSuccess
 from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.rollout.hindsight import HindsightImitation
 from ragen_pl.rollout.tallies import sum_tallies, tally_by_difficulty
-from ragen_pl.training.collection import DynamicSampling
 from ragen_pl.training.datamodule import RolloutDataModule
+from ragen_pl.training.dynamic_sampling import DynamicSampling
 from ragen_pl.training.evaluation.sets import EvaluationConfig
 from tests.support.doubles import make_trainer
 from tests.support.toy_env import PROMPTS, NamedLamp, make_learner

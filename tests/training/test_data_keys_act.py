@@ -32,8 +32,8 @@ from ragen_pl.rollout.memory import State, Window
 from ragen_pl.rollout.rewards import Format, Grounding, Overlong, RewardTerm, Truth
 from ragen_pl.rollout.self_distillation import SelfDistillation
 from ragen_pl.rollout.teachers import Solver, WorldModel
-from ragen_pl.training.collection import DynamicSampling
 from ragen_pl.training.datamodule import RolloutDataModule
+from ragen_pl.training.dynamic_sampling import DynamicSampling
 from ragen_pl.training.evaluation.sets import Budget, EvaluationConfig
 from tests.support.config_key_effects import Effect, KeyProof, differ, every_key, spelled
 from tests.support.doubles import make_trainer

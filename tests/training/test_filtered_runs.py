@@ -25,8 +25,8 @@ from ragen_pl.envs.bandit import Bandit
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart
-from ragen_pl.training.collection import DynamicSampling
 from ragen_pl.training.datamodule import RolloutDataModule
+from ragen_pl.training.dynamic_sampling import DynamicSampling
 from ragen_pl.training.evaluation.sets import EvaluationConfig
 from ragen_pl.training.starpo import StarPO
 from tests.support.doubles import make_trainer

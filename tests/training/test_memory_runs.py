@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 
 from callbacks import RolloutMetrics, TrajectoryWriter
-from ragen_pl.report.recorded import index_file, read_trajectories
+from ragen_pl.report.recorded_trajectories import index_file, read_trajectories
 from ragen_pl.report.trajectory_files import read_records
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart

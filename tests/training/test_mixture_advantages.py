@@ -31,7 +31,7 @@ from ragen_pl.distributed.batch_sharding import concatenate_batches
 from ragen_pl.rollout.group_table import GroupTable
 from ragen_pl.rollout.packing import pack
 from ragen_pl.training import update
-from ragen_pl.training.collection import scaled_by_env
+from ragen_pl.training.collector import scaled_by_env
 from ragen_pl.training.update import compute_advantages
 from ragen_pl.types import RolloutBatch, TrajectoryGroup
 from tests.support.doubles import make_trajectory, make_turn
@@ -176,9 +176,9 @@ def test_groups_compete_within_their_environment() -> None:
     assert weights[:, 0].tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
     reasons = filters.explain(GroupTable.gather(made), weights)
     assert reasons[6].endswith("rank 1 of 4; TopFraction(fraction 0.5) keeps 2 groups of a")
-    assert filters._recorded["rollout/a/kept_fraction"] == 0.5
-    assert filters._recorded["rollout/b/in_group_std"] > filters._recorded["rollout/a/in_group_std"]
+    assert filters.recorded["rollout/a/kept_fraction"] == 0.5
+    assert filters.recorded["rollout/b/in_group_std"] > filters.recorded["rollout/a/in_group_std"]
     alone = VarianceFilter(keep_fraction=0.5)
     apart = alone.weigh(GroupTable.gather([replace(each, env="") for each in made]))
     assert apart[:, 0].tolist() == [0, 1, 0, 1, 0, 1, 0, 1]
-    assert not [name for name in alone._recorded if "/a/" in name]
+    assert not [name for name in alone.recorded if "/a/" in name]

@@ -21,8 +21,8 @@ from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.rollout.hindsight import HindsightImitation
 from ragen_pl.rollout.mixture import MixtureConfig, groups_by_env
 from ragen_pl.training.callback import RolloutCallback
-from ragen_pl.training.collection import DynamicSampling
 from ragen_pl.training.datamodule import RolloutDataModule
+from ragen_pl.training.dynamic_sampling import DynamicSampling
 from ragen_pl.training.evaluation.sets import EvaluationConfig
 from ragen_pl.types import TrajectoryGroup
 from tests.support.doubles import make_trainer

@@ -29,7 +29,7 @@ from ragen_pl.algorithms.policy_losses import GSPO, Clip, LogLikelihood
 from ragen_pl.models.policy import Critic, Policy
 from ragen_pl.ops.losses import Aggregation
 from ragen_pl.rollout.packing import pack
-from ragen_pl.training.collection import scaled_by_env
+from ragen_pl.training.collector import scaled_by_env
 from ragen_pl.training.scoring import ForwardPasses
 from ragen_pl.training.trajectory_layout import TrajectoryLayout
 from ragen_pl.training.update import compute_advantages

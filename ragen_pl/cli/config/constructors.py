@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from ragen_pl.errors import ConfigError
-from ragen_pl.runtime.fault_place import (
+from ragen_pl.runtime.user_faults import (
     OWN_CODE,
     how_it_ends,
     is_below,

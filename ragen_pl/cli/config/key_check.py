@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from ragen_pl.cli.config.given import every_setting, last_given
+from ragen_pl.cli.config.given_keys import every_setting, last_given
 from ragen_pl.cli.config.messages import has_no_default
 from ragen_pl.cli.config.misplaced import misplaced
 from ragen_pl.cli.config.nearest import nearest_keys, with_hint

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from ragen_pl.cli.config.given import every_setting
+from ragen_pl.cli.config.given_keys import every_setting
 from ragen_pl.cli.config.parser import NAMELESS
 from ragen_pl.cli.config.schema import (
     Schema,

@@ -18,7 +18,7 @@ from ragen_pl.cli.config.constructors import told
 from ragen_pl.cli.config.files import FOLDER
 from ragen_pl.cli.config.nearest import close_names, with_hint
 from ragen_pl.errors import ConfigError
-from ragen_pl.runtime.fault_place import place_of_fault
+from ragen_pl.runtime.user_faults import place_of_fault
 
 Schema = Mapping[str, Any]
 """Mapping from key to annotation; None for a value that only the parser checks."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from ragen_pl.cli.configured import ConfiguredParts
+from ragen_pl.cli.configured_parts import ConfiguredParts
 from ragen_pl.cli.plan.command import (
     architecture_of,
     check_supported,

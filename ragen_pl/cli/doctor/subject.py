@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, wraps
 from typing import Any, TypeVar
 
-from ragen_pl.cli.configured import ConfiguredParts, configured_parts
+from ragen_pl.cli.configured_parts import ConfiguredParts, configured_parts
 from ragen_pl.cli.doctor.memory import MemoryNeed, memory_need, planner_of
 from ragen_pl.cli.loaded_policy import LoadedPolicy, untrained_policy
 from ragen_pl.cli.plan.memory import Planner

@@ -10,7 +10,7 @@ from transformers import PreTrainedConfig
 
 from ragen_pl.cli.command_parser import CommandParser
 from ragen_pl.cli.config.messages import look_up
-from ragen_pl.cli.configured import ConfiguredParts, configured_parts
+from ragen_pl.cli.configured_parts import ConfiguredParts, configured_parts
 from ragen_pl.cli.plan.devices import DEVICES
 from ragen_pl.cli.plan.inputs import Cluster, PlanInput
 from ragen_pl.cli.plan.memory import Planner

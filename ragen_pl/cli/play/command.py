@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ragen_pl.cli.command_parser import CommandParser
-from ragen_pl.cli.configured import ConfiguredParts, configured_parts
+from ragen_pl.cli.configured_parts import ConfiguredParts, configured_parts
 from ragen_pl.cli.loaded_policy import LoadedPolicy, policy_of_checkpoint, untrained_policy
 from ragen_pl.cli.play.game import Game
 from ragen_pl.cli.play.players import ActorPlayer, GamePlayer, Person, PolicyPlayer

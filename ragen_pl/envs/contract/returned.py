@@ -16,7 +16,7 @@ from ragen_pl.envs.base import MAX_TEXT_LENGTH, TextEnv
 from ragen_pl.envs.contract.differences import difference
 from ragen_pl.envs.contract.plain_data import plain_text, wanted_of_state
 from ragen_pl.envs.step_result import StepResult
-from ragen_pl.runtime.fault_place import place_of_fault
+from ragen_pl.runtime.user_faults import place_of_fault
 
 WANTED_SYMMETRIES = (
     "a list of ragen_pl.envs.base.Symmetry(state=…, action=…), at least IDENTITY, which is one"

@@ -31,7 +31,7 @@ from ragen_pl.envs.contract.returned import (
 from ragen_pl.envs.picture import MAX_CELLS, Drawing
 from ragen_pl.envs.start_info import odd_fact
 from ragen_pl.envs.step_result import StepResult
-from ragen_pl.runtime.patience import telling_of_long_calls
+from ragen_pl.runtime.slow_calls import telling_of_long_calls
 
 _SEEDS = (0, 1, 2)
 _STEPS = 12

@@ -12,9 +12,9 @@ from typing import TypeVar
 from ragen_pl.envs import boundary, contract
 from ragen_pl.envs.boundary import EnvError
 from ragen_pl.errors import ConfigError
-from ragen_pl.runtime.fault_place import describe_fault
 from ragen_pl.runtime.findings import CheckFinding, Finding, Severity
-from ragen_pl.runtime.patience import telling_of_long_calls
+from ragen_pl.runtime.slow_calls import telling_of_long_calls
+from ragen_pl.runtime.user_faults import describe_fault
 
 _CALLERS = (
     Path(__file__).parent,

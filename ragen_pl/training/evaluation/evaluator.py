@@ -13,7 +13,7 @@ from ragen_pl.envs.base import TextEnv
 from ragen_pl.rollout.actors import Actor
 from ragen_pl.rollout.baselines import play_baseline
 from ragen_pl.rollout.collect import collect
-from ragen_pl.rollout.conversation import converse
+from ragen_pl.rollout.endpoint_collect import collect_from_endpoint
 from ragen_pl.rollout.mixture import env_of_set
 from ragen_pl.training.dialogues import Dialogues
 from ragen_pl.training.environments import key_of
@@ -110,7 +110,7 @@ class Evaluator:
         if learner.endpoint is not None:
             client = learner.endpoint
             return all_or_none(
-                lambda: converse(
+                lambda: collect_from_endpoint(
                     chosen.env,
                     share,
                     self.dialogues.evaluation_dialogue(learner, eval_set),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ragen_pl.cli.configured import configured_parts
+from ragen_pl.cli.configured_parts import configured_parts
 from ragen_pl.cli.doctor.memory import planner_of
 from ragen_pl.cli.entry_point import main
 from ragen_pl.cli.plan.disk import DiskPlan

@@ -16,7 +16,7 @@ from ragen_pl.envs.contract_kit.checks import CHECKS, answers, starts
 from ragen_pl.envs.contract_kit.examination import examine
 from ragen_pl.envs.contract_kit.subject import ExaminedEnv
 from ragen_pl.envs.contract_kit.trial import LONGEST, play, play_at_random
-from ragen_pl.runtime import patience
+from ragen_pl.runtime import slow_calls
 from ragen_pl.runtime.findings import Finding, Severity, has_failed
 from tests.support import broken_envs as broken
 from tests.support.extras import need_packages
@@ -327,7 +327,7 @@ def test_tools_may_have_names_that_resemble_methods() -> None:
 def test_a_tool_that_hangs_is_named_while_it_is_waited_for(
     examined: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(patience, "LONG_S", 0.2)
+    monkeypatch.setattr(slow_calls, "LONG_S", 0.2)
     monkeypatch.setattr(broken.Tired, "seconds", 0.5)
     findings(broken.Tired(), examined)
     told = [line for line in caplog.messages if line.startswith(f"check {examined}: step has ta")]
@@ -338,7 +338,7 @@ def test_a_tool_that_hangs_is_named_while_it_is_waited_for(
 def test_the_check_before_a_run_names_a_tool_that_hangs(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(patience, "LONG_S", 0.2)
+    monkeypatch.setattr(slow_calls, "LONG_S", 0.2)
     monkeypatch.setattr(broken.Tired, "seconds", 0.5)
     check_contract(broken.Tired(), "data.env")
     assert any(

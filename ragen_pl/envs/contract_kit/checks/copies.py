@@ -12,8 +12,8 @@ from ragen_pl.envs.boundary import CheckedEnv
 from ragen_pl.envs.contract.plain_data import NOISE_REMEDY, key_that_json_changes
 from ragen_pl.envs.contract_kit.subject import ExaminedEnv
 from ragen_pl.envs.contract_kit.trial import follow, go_on, play_at_random
-from ragen_pl.runtime.fault_place import describe_fault
 from ragen_pl.runtime.findings import Finding, failure, ok, warning
+from ragen_pl.runtime.user_faults import describe_fault
 
 _SEEDS = 16
 _NO_LENGTH = 24

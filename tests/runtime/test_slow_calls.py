@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ragen_pl.runtime.patience import telling_of_long_calls
+from ragen_pl.runtime.slow_calls import telling_of_long_calls
 
 HERE = (Path(__file__),)
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from ragen_pl.runtime.fault_place import is_users
+from ragen_pl.runtime.user_faults import is_users
 
 _LOG = logging.getLogger(__name__)
 LONG_S = 10.0

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import zip_longest
 from typing import TypeVar
 
-from ragen_pl.report.recorded import ROLLOUT, Entry
+from ragen_pl.report.recorded_trajectories import ROLLOUT, Entry
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from ragen_pl.cli.config.checked_yaml import KeyFaultError, load_yaml
 from ragen_pl.cli.config.constructors import told
 from ragen_pl.cli.config.files import options, read_config
 from ragen_pl.errors import ConfigError
-from ragen_pl.runtime.fault_place import place_of_fault
+from ragen_pl.runtime.user_faults import place_of_fault
 
 
 def refuse_linked(argv: Sequence[str], linked: Mapping[str, str]) -> None:

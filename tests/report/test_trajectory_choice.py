@@ -8,8 +8,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen_pl.report.chosen import choose
-from ragen_pl.report.recorded import EVALUATION, ROLLOUT, Entry
+from ragen_pl.report.recorded_trajectories import EVALUATION, ROLLOUT, Entry
+from ragen_pl.report.trajectory_choice import choose
 
 
 def entry(source: str, iteration: int, group: int, member: int = 0, **facts: object) -> Entry:

@@ -17,7 +17,7 @@ from ragen_pl.models.endpoint import Endpoint, EndpointClient
 from ragen_pl.rollout.chat import Dialogue
 from ragen_pl.rollout.collect import GroupSeed
 from ragen_pl.rollout.config import RolloutConfig
-from ragen_pl.rollout.conversation import converse
+from ragen_pl.rollout.endpoint_collect import collect_from_endpoint
 from ragen_pl.rollout.memory import Compact, Full, State, Window
 from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.runtime.faults import Fault, FaultKind, add_receiver, remove_receiver
@@ -48,7 +48,7 @@ def play_at(
     progress: Any = None,
     **keys: Any,
 ) -> list[TrajectoryGroup]:
-    return converse(
+    return collect_from_endpoint(
         env or NamedLamp(),
         SEEDS,
         Dialogue(Prompts(think=think), rollout.max_actions_per_turn),

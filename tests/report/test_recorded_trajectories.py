@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ragen_pl.report.recorded import index_file, read_trajectories
+from ragen_pl.report.recorded_trajectories import index_file, read_trajectories
 from tests.support.report_runs import record, write_records
 
 

@@ -1,4 +1,4 @@
-"""Episodes played by a model that answers in text, each on its own thread."""
+"""The collection of trajectories from a model behind an endpoint, each on its own thread."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class MessageEpisode(DialogueEpisode):
         )
 
 
-def converse(
+def collect_from_endpoint(
     env: TextEnv,
     group_seeds: Sequence[GroupSeed],
     dialogue: Dialogue,
