@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.adapter_iteration import CHANGES, WholePrompts, cells, main, measure, table
 from ragen_pl.cli.config.files import prepare
-from ragen_pl.cli.configured import ConfiguredParts, configured_parts
+from ragen_pl.cli.configured_parts import ConfiguredParts, configured_parts
 from ragen_pl.models.kernels import shared_prompts
 
 
