@@ -35,13 +35,14 @@ _CRITIC = "--model.algorithm.advantage.init_args.critic"
 BASE = (
     *("--config", "sokoban", "--config", "smollm2-135m", "--config", "starpo_s"),
     *("--trainer.limit_val_batches", "0", "--results.temperatures", "[1.0]"),
-    *("--data.evaluation.size", "1", "--data.evaluation.pins", "{default: null, reference: null}"),
-    *("--data.rollout.num_groups", "2", "--filter.include_zero", "true"),
-    *("--report.write", "never"),
+    *("--data.evaluation.size", "1", "--data.evaluation.pins.default", "null"),
+    *("--data.eval_sets.reference", "null", "--data.rollout.num_groups", "2"),
+    *("--data.rollout.group_size", "8", "--data.rollout.max_turns", "3"),
+    *("--filter.include_zero", "true", "--report.write", "never"),
     *(f"{_CRITIC}.warmup_iterations", "0", f"{CALLBACKS}.core_seconds.CoreSeconds"),
 )
-"""The run, with half of the overlay's starts and without what is not its iterations. Untrained, it
-solves nothing; all groups are kept all the same."""
+"""The run in short dialogues: 16 trajectories of three turns. Untrained, it solves nothing; all
+groups are kept all the same."""
 CHANGES: Mapping[str, tuple[str, ...]] = {
     "base": (),
     "fp32": ("--trainer.precision", "32-true"),
