@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -19,8 +20,10 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.plugins import AsyncCheckpointIO, CheckpointIO
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 import callbacks as cb
+from callbacks.interruption import Interrupted
 from ragen_pl.cli.config.checked_yaml import KeyFaultError, check_keys
 from ragen_pl.cli.config.files import COMMANDS, config_paths
 from ragen_pl.cli.config.given import refuse_broken_modules, refuse_linked
@@ -448,6 +451,8 @@ def run(argv: Sequence[str], kind: type[Application] = Application) -> Applicati
     folder = ClaimedFolder()
     try:
         return kind(argv, folder)
+    except SIGTERMException as error:  # one that came before the run took over the signals
+        raise Interrupted(signal.SIGTERM) from error
     except (MisconfigurationException, ConfigError) as error:
         folder.restore()  # the error may have come after an earlier run was moved
         short = shorten(str(error)) if isinstance(error, MisconfigurationException) else str(error)
