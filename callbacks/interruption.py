@@ -66,12 +66,13 @@ class Interruption(RolloutCallback):
         os.write(2, b"\nstopping; a second signal ends the process immediately\n")
 
     def _replace_trainer_handlers(self) -> None:
-        """Disable the trainer's own handler if there are several ranks.
+        """Disable the trainer's own handler.
 
-        That handler starts a broadcast to the other ranks, even in the middle of another exchange,
-        waits for them in it, and signals them again.
+        Its exception, which may come before this callback's, exits with 0, as if the run had
+        finished. With several ranks it also starts a broadcast to the others, even in the middle of
+        another exchange, waits for them in it, and signals them again.
         """
-        if world_size() > 1 and self._previous:
+        if self._previous:
             for signum in _SIGNALS:
                 signal.signal(signum, self._handle)
 

@@ -11,8 +11,8 @@ from ragen_pl.algorithms.estimators import GAE, AdvantageEstimator, CriticConfig
 from ragen_pl.algorithms.policy_losses import Clip, PolicyLoss
 from ragen_pl.ops.losses import Aggregation, KLEstimator, check_estimator
 
-_EXACT = ("32-true", "64-true")
-"""Precisions in which the log-probs of sampler and trainer agree."""
+_EXACT = "32-true"
+"""The precision in which the log-probs of sampler and trainer agree."""
 
 
 @dataclass(frozen=True)
@@ -459,15 +459,15 @@ class Optimization:
         """Check ``trainer.precision``.
 
         Raises:
-            ValueError: when weights would be trained in 16 bits or gradients would be scaled, and
-                for sampled old log-probs in less than float32.
+            ValueError: when weights would be trained in 16 or 64 bits or gradients would be scaled,
+                and for sampled old log-probs in less than float32.
         """
-        if precision not in (*_EXACT, "bf16-mixed"):
+        if precision not in (_EXACT, "bf16-mixed"):
             raise ValueError(
                 f"trainer.precision is {precision}; optimizer steps need float32 weights and "
                 "unscaled gradients: choose bf16-mixed for speed, or 32-true"
             )
-        if self.old_log_probs == "sampled" and precision not in _EXACT:
+        if self.old_log_probs == "sampled" and precision != _EXACT:
             raise ValueError(
                 f"model.optimization.old_log_probs is sampled, but trainer.precision is {precision}"
                 ", in which sampler and trainer differ by more than the allowed 1e-4: set it to "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -18,9 +19,11 @@ from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvir
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
-from lightning.pytorch.plugins import CheckpointIO
+from lightning.pytorch.plugins import AsyncCheckpointIO, CheckpointIO
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 import callbacks as cb
+from callbacks.interruption import Interrupted
 from ragen_pl.cli.config.checked_yaml import KeyFaultError, check_keys
 from ragen_pl.cli.config.files import COMMANDS, config_paths
 from ragen_pl.cli.config.given_keys import refuse_broken_modules, refuse_linked
@@ -39,7 +42,13 @@ from ragen_pl.cli.config.messages import qualify, shorten
 from ragen_pl.cli.config.parser import Parser, place_loggers
 from ragen_pl.cli.config.saved import SavedConfig
 from ragen_pl.cli.config.schema import check_required
-from ragen_pl.cli.config.trainer_keys import check_trainer_keys, loggers, strategy_class
+from ragen_pl.cli.config.trainer_keys import (
+    check_launch,
+    check_trainer_keys,
+    loggers,
+    precision_name,
+    strategy_class,
+)
 from ragen_pl.cli.resume import (
     ClaimedFolder,
     check_continuation,
@@ -67,6 +76,7 @@ from ragen_pl.training.run_folder import (
 )
 from ragen_pl.training.starpo import StarPO
 from ragen_pl.training.trainer import is_done, rollout_callbacks
+from ragen_pl.training.unfit_callbacks import refuse_second_display
 from ragen_pl.training.user_callbacks import fault_of_callback
 
 _IDLE = 0.2
@@ -201,26 +211,46 @@ class Application(LightningCLI):
         Lightning itself takes the strategy ``fsdp`` to mean FSDP1.
         """
         config = self.config_init[self.subcommand]
-        strategy_class(config.trainer.strategy)  # Lightning's own error has no name in it
+        # Lightning's own errors name neither the key nor what to set instead.
+        check_trainer_keys(self.config[self.subcommand].trainer, str(self.subcommand))
+        if config.weights_only is False:
+            raise ConfigError(
+                "weights_only is false, but checkpoints hold tensors and plain data: leave it out"
+            )
+        with self.qualified(ValueError):
+            self.model.optimization.check(precision_name(config.trainer.precision))
+        refuse_second_display(_listed(config.trainer.callbacks))
+        strategy_class(config.trainer.strategy)
+        if config.trainer.enable_progress_bar is False:
+            config.display.disable()
+            kwargs["enable_progress_bar"] = True  # Lightning refuses a display that is off
         if config.trainer.strategy == FSDP_NAME:
             kwargs["strategy"] = FSDP2()
-        given = config.trainer.plugins or []
-        plugins = given if isinstance(given, list) else [given]
+        plugins = _listed(config.trainer.plugins)
+        if any(isinstance(plugin, AsyncCheckpointIO) for plugin in plugins):
+            raise ConfigError(
+                "trainer.plugins has AsyncCheckpointIO, but a checkpoint takes its name once it is "
+                "whole, which it must be when it was saved: leave it out"
+            )
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
             plugins = [*plugins, AnyCheckpointIO()]
         if environment := _slurm(plugins):
             plugins = [*plugins, environment]
         kwargs["plugins"] = plugins
         kwargs["logger"] = loggers(config.trainer.logger, config.run_dir, str(self.subcommand))
-        return super().instantiate_trainer(**kwargs)
+        try:
+            trainer = super().instantiate_trainer(**kwargs)
+        except (TypeError, ModuleNotFoundError) as error:  # of devices, of a package for them
+            raise ConfigError(f"trainer: {error}") from error
+        check_launch(config.trainer, getattr(trainer.strategy, "cluster_environment", None))
+        return trainer
 
     def after_instantiate_classes(self) -> None:
         """Check settings that concern several parts, find the checkpoint, set the threads."""
         config = self.config[self.subcommand]
-        check_trainer_keys(config.trainer, str(self.subcommand))
         _check_folder(config.run_dir)
         with self.qualified(ValueError):
-            self._check_parts(config.trainer.precision)
+            self._check_parts()
         loaded = self._find_checkpoint(config)
         metadata = self._metadata(loaded)
         if loaded is not None:
@@ -250,11 +280,9 @@ class Application(LightningCLI):
         else:
             self._folder.claim(run_dir, resumes=resumes)
 
-    def _check_parts(self, precision: Any) -> None:
-        # On a CPU Lightning replaces half precision by bfloat16.
-        given, strategy = str(precision), self.trainer.strategy
-        precision = given if given.startswith("16") else self.trainer.precision
-        self.model.check_trainer(precision, type(strategy))
+    def _check_parts(self) -> None:
+        strategy = self.trainer.strategy
+        self.model.check_trainer(str(self.trainer.precision), type(strategy))
         if self.trainer.world_size > 1 and not isinstance(self.model.trainable.policy, Endpoint):
             self.model.engine.check(self.trainer.world_size)  # before the ranks meet
         if isinstance(strategy, FSDP2):
@@ -329,6 +357,11 @@ class Application(LightningCLI):
                     "was not trained on\n"
                     "  give the configs of all evaluation sets to fit as well (docs/evaluation.md)"
                 )
+
+
+def _listed(given: Any) -> list[Any]:
+    """Return what a key has that takes one value or several."""
+    return given if isinstance(given, list) else [] if given is None else [given]
 
 
 def _data_files(data: Mapping[str, Any]) -> dict[str, str]:
@@ -418,6 +451,8 @@ def run(argv: Sequence[str], kind: type[Application] = Application) -> Applicati
     folder = ClaimedFolder()
     try:
         return kind(argv, folder)
+    except SIGTERMException as error:  # one that came before the run took over the signals
+        raise Interrupted(signal.SIGTERM) from error
     except (MisconfigurationException, ConfigError) as error:
         folder.restore()  # the error may have come after an earlier run was moved
         short = shorten(str(error)) if isinstance(error, MisconfigurationException) else str(error)

@@ -9,18 +9,9 @@ from typing import Any
 from lightning.pytorch import Trainer
 
 from ragen_pl.cli.application import Application, run
-from ragen_pl.cli.config.trainer_keys import check_trainer_keys, strategy_class
+from ragen_pl.cli.config.trainer_keys import check_trainer_keys, precision_name, strategy_class
 from ragen_pl.cli.resume import check_continuation, checkpoint_path, read_metadata
 from ragen_pl.training.run_folder import Export, RunMetadata
-
-_WHOLE_NAMES = {
-    "None": "32-true",
-    "32": "32-true",
-    "64": "64-true",
-    "16": "16-mixed",
-    "bf16": "bf16-mixed",
-}
-"""Short names of precisions, as Lightning reads them."""
 
 
 class ConfiguredParts(Application):
@@ -56,8 +47,7 @@ class ConfiguredParts(Application):
     @property
     def precision(self) -> str:
         """The trainer's precision by its whole name."""
-        given = str(self.trainer_config.precision)
-        return _WHOLE_NAMES.get(given, given)
+        return precision_name(self.trainer_config.precision)
 
     def check_trainer(self) -> None:
         """Check the trainer's keys as ``fit`` does, as far as that needs no devices.

@@ -10,6 +10,8 @@ def silence_libraries() -> None:
     """Silence log lines and warnings of other libraries that need no action by the user."""
     for name in ("lightning.pytorch", "lightning.fabric", "lightning", "pytorch_lightning"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    # A profiler's report, which is asked for, is such a log line.
+    logging.getLogger("lightning.pytorch.profilers").setLevel(logging.INFO)
     for pattern in (
         r".*does not have many workers.*",
         r".*`isinstance\(treespec, LeafSpec\)` is deprecated.*",

@@ -36,6 +36,7 @@ from ragen_pl.training.rl_iteration import RLIteration
 from ragen_pl.training.short_runs import critic_alone, cut_warm_start
 from ragen_pl.training.teaching import Teaching, taught_envs, warm_starts
 from ragen_pl.training.trainer import all_callbacks, is_done, rollout_callbacks
+from ragen_pl.training.unfit_callbacks import refuse_unfit_callbacks
 from ragen_pl.training.user_callbacks import refuse_wrong_hooks
 from ragen_pl.types import Demonstration, HindsightBatch, Phase, TrainingBatch
 
@@ -230,8 +231,16 @@ class RolloutDataModule(pl.LightningDataModule):
 
     @property
     def attached_trainer(self) -> pl.Trainer:
-        """The trainer that runs this data module."""
-        assert self.trainer is not None
+        """The trainer that runs this data module.
+
+        Raises:
+            ConfigError: when its loaders are used without one.
+        """
+        if self.trainer is None:
+            raise ConfigError(
+                "the data module's loaders play the trainer's policy, and there is no trainer: "
+                "give it the data module whole, trainer.fit(module, datamodule=data)"
+            )
         return self.trainer
 
     def check_run(self, trainer: pl.Trainer, learner: Learner) -> None:
@@ -243,6 +252,7 @@ class RolloutDataModule(pl.LightningDataModule):
         names = [name for name in self.envs if name]
         learner.check_rollouts(names, self.prompts, self.rollout)
         refuse_wrong_hooks(all_callbacks(trainer))
+        refuse_unfit_callbacks(all_callbacks(trainer), trainer)
         for callback in rollout_callbacks(trainer):
             callback.check_run(trainer, self.rollout)
 

@@ -487,10 +487,8 @@ class StarPO(pl.LightningModule):
         return Passport.of(self.language, str(self.trainer.precision))
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        resumes = self.trainer.state.fn == TrainerFn.FITTING
-        saved = checkpoint.get("passport", {})  # none in older checkpoints
-        for line in self._passport.changes_since(saved, resumes_training=resumes):
-            announce(self.trainer, f"changed since the checkpoint: {line}")
+        if self._trainer is not None:  # there is none in load_from_checkpoint
+            self._tell_of_changes(checkpoint)
         if "state_dict" in checkpoint:
             checkpoint["state_dict"] |= frozen_base_weights(self, self.policy)
         state = checkpoint["starpo"]
@@ -498,6 +496,13 @@ class StarPO(pl.LightningModule):
         self.phase, self.skipped_steps = Phase(state["phase"]), state["skipped_steps"]
         self.coefficients.load_state_dict(state["coefficients"])
         self.lr_scale = state["lr_scale"]
+
+    def _tell_of_changes(self, checkpoint: Mapping[str, Any]) -> None:
+        """Print what differs between this run and the one that saved the checkpoint."""
+        resumes = self.trainer.state.fn == TrainerFn.FITTING
+        saved = checkpoint.get("passport", {})  # none in older checkpoints
+        for line in self._passport.changes_since(saved, resumes_training=resumes):
+            announce(self.trainer, f"changed since the checkpoint: {line}")
 
 
 def _connect(policy: PolicyModel) -> EndpointClient | None:

@@ -15,7 +15,7 @@ from ragen_pl.training.callback import RolloutCallback
 
 T = TypeVar("T", bound=Callback)
 
-_ITERATION_PREFIXES = ("rollout/", "teacher/", "train/", "collapse/", "time/")
+ITERATION_PREFIXES = ("rollout/", "teacher/", "train/", "collapse/", "time/")
 """Prefixes of the metrics of a single iteration, which are not carried over to the next one."""
 
 
@@ -59,7 +59,7 @@ def clear_iteration_metrics(trainer: Trainer) -> None:
     measure.
     """
     metrics = trainer.callback_metrics
-    for name in [name for name in metrics if name.startswith(_ITERATION_PREFIXES)]:
+    for name in [name for name in metrics if name.startswith(ITERATION_PREFIXES)]:
         del metrics[name]
 
 

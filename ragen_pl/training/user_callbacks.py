@@ -1,5 +1,5 @@
-"""The boundary to callbacks, which may be a user's own classes: wrong hooks are refused before a
-run, and what a hook raises is told by its name."""
+"""The boundary to callbacks, which may be a user's own classes or Lightning's: wrong hooks are
+refused before a run, and what a hook raises is told by its name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lightning.pytorch.callbacks import Callback
 
 from ragen_pl.errors import ConfigError
 from ragen_pl.runtime.user_classes import name_of
-from ragen_pl.runtime.user_faults import describe_fault, is_users
+from ragen_pl.runtime.user_faults import OWN_CODE, describe_fault, is_below
 from ragen_pl.training.callback import RolloutCallback
 
 
@@ -49,11 +49,11 @@ def _check_hook(
 
 
 def fault_of_callback(error: BaseException) -> str | None:
-    """Return what a user's callback raised, by its class and method; None if the error came from
-    elsewhere."""
+    """Return what a callback raised that is not of this package, by its class and method; None if
+    the error came from elsewhere."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         owner, method = frame.f_locals.get("self"), frame.f_code.co_name
-        if not isinstance(owner, Callback) or not _is_of_user(type(owner)):
+        if not isinstance(owner, Callback) or _is_shipped(type(owner)):
             continue
         if not isinstance(error, Exception):
             return None
@@ -64,9 +64,9 @@ def fault_of_callback(error: BaseException) -> str | None:
     return None
 
 
-def _is_of_user(kind: type[Callback]) -> bool:
-    """Return whether a class is neither of this package nor of an installed one."""
+def _is_shipped(kind: type[Callback]) -> bool:
+    """Return whether a class is of this package."""
     try:
-        return is_users(Path(inspect.getfile(kind)))
+        return is_below(Path(inspect.getfile(kind)), OWN_CODE)
     except (TypeError, OSError):  # made where no file is, as in an interactive session
-        return True
+        return False

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from lightning.pytorch import Callback
 from lightning.pytorch.loggers import Logger
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
@@ -205,3 +206,15 @@ def test_what_others_raise_keeps_its_traceback() -> None:
     made: Any = command
     with pytest.raises(KeyError):
         application.run([], made)
+
+
+def test_a_run_that_lightning_ends_by_sigterm_has_not_finished() -> None:
+    """Its exception is a SystemExit without a status: the exit was 0."""
+
+    def command(argv: Any, folder: Any) -> Any:
+        raise SIGTERMException
+
+    made: Any = command
+    with pytest.raises(SystemExit) as caught:
+        application.run([], made)
+    assert caught.value.code == 143

@@ -87,3 +87,9 @@ def test_an_eval_set_of_another_game_warns(capsys: pytest.CaptureFixture[str]) -
 def test_it_says_what_it_is_without_a_trainer() -> None:
     """What fails while parts are linked is told with this text, so it must not fail itself."""
     assert str(make(Sokoban(), default=Sokoban(split="eval"))) == "RolloutDataModule of Sokoban"
+
+
+def test_loaders_without_a_trainer_say_whom_to_give_them_to() -> None:
+    data = make(Sokoban(), default=Sokoban(split="eval"))
+    with pytest.raises(ConfigError, match=r"trainer.fit\(module, datamodule=data\)"):
+        next(iter(data.train_dataloader()))

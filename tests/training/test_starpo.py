@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
@@ -149,3 +150,18 @@ class Logging(RolloutCallback):
 def test_who_logs_within_a_rollout_is_told_how_to_record() -> None:
     with pytest.raises(ConfigError, match=r"control flow`?\n.*self.record\({name: value}\)"):
         fit(Logging(), epochs=1)
+
+
+def test_a_checkpoint_is_loaded_into_a_module_without_a_trainer(tmp_path: Path) -> None:
+    module, _ = fit(epochs=1)
+    module.trainer.save_checkpoint(tmp_path / "saved.ckpt")
+    loaded = StarPO.load_from_checkpoint(
+        tmp_path / "saved.ckpt",
+        weights_only=True,
+        policy=module.trainable.policy,
+        algorithm=module.algorithm,
+        vocabulary=module.vocabulary,
+    )
+    assert loaded.iteration == 1
+    for name, value in module.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], value)

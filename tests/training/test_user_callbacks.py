@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import Callback, LambdaCallback, ModelCheckpoint
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback, EarlyStopping, LambdaCallback, ModelCheckpoint
+from lightning.pytorch.trainer.states import TrainerFn
 
 from callbacks import EchoTrapDetector, Results, RolloutMetrics, VarianceFilter
 from ragen_pl.errors import ConfigError
@@ -98,3 +99,12 @@ def test_what_shipped_parts_raise_is_left_alone() -> None:
     error = raised_by(lambda: RolloutMetrics().on_collection_end(trainer, trainer, groups))
     assert fault_of_callback(error) is None
     assert fault_of_callback(raised_by(lambda: 1 / 0)) is None
+
+
+def test_what_a_callback_of_lightning_raises_is_told_by_its_name() -> None:
+    stopping, trainer = EarlyStopping("val_loss"), Trainer(accelerator="cpu", logger=False)
+    trainer.state.fn, stopping._check_on_train_epoch_end = TrainerFn.FITTING, False
+    error = raised_by(lambda: stopping.on_validation_end(trainer, LightningModule()))
+    told = fault_of_callback(error)
+    assert told is not None
+    assert ".EarlyStopping.on_validation_end raised RuntimeError: Early stopping" in told

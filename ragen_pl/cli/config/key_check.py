@@ -45,8 +45,17 @@ _ALIASES = {
     "epochs": "trainer.max_epochs",
     "learning_rate": "model.optimization.lr",
     "lr": "model.optimization.lr",
+    "optimizer": "model.optimization",
+    "lr_scheduler": "model.optimization.final_lr_fraction",
+    "gpus": "trainer.devices",
+    "trainer.gpus": "trainer.devices",
+    "trainer.num_processes": "trainer.devices",
+    "resume_from_checkpoint": "ckpt_path",
+    "trainer.resume_from_checkpoint": "ckpt_path",
+    "trainer.auto_lr_find": "model.optimization.lr",
+    "trainer.auto_scale_batch_size": "model.optimization.tokens_per_micro_batch",
 }
-"""Keys by short names that other programs give them; no key at the top has such a name."""
+"""Keys by names that other programs give them, or Lightning gave them; none of them exists."""
 _NO_DEFAULT = re.compile(r"([\w, ]+) must be set: ([\w.]+) has no default for it")
 _OF_CLASS = ("class_path", "init_args", "dict_kwargs")
 """Keys of a mapping that chooses a class."""
@@ -201,8 +210,8 @@ def _unknown_key(key: str, path: str, keys: Schema, argv: Sequence[str]) -> Conf
     if path.endswith(".init_args.") and not group.endswith(".init_args."):
         group += "init_args."
     nearest = [f"{group}{name}" for name in nearest_keys(key, list(all_keys(keys, "")))]
-    if not path and key in _ALIASES:
-        nearest = [_ALIASES[key]]
+    if f"{path}{key}" in _ALIASES:
+        nearest = [_ALIASES[f"{path}{key}"]]
     elif not path and get_close_matches(key, ["help"]):
         nearest = ["--help"]
     text = f"unknown key {whole if place == typed else place}"

@@ -72,6 +72,12 @@ def shorten(message: str) -> str:
         given = "null" if value[1] == "None" else value[1]
         text = f"{key} is {given}; it must be {_either(expected)}"
         return _cut(f"{text}\n  {hint}" if hint else text)
+    number = re.search(
+        r"Not of type NonNegativeInt: .*?(?:base 10: '([^']*)'|(True|False) not|None)", message
+    )
+    if key and number:
+        given = number[1] or (number[2] or "null").lower()
+        return f"{key} is {given}; it must be a number {_BOUNDS['v>=0']}"
     required = re.search(r"arguments are required: (.*)", message)
     if required:
         keys = re.sub(rf"\b(?:{'|'.join(COMMANDS)})\.", "", required[1])

@@ -8,8 +8,10 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from enum import Enum
 from typing import Any, NoReturn
 
+import torch
 from jsonargparse import Namespace, _actions, _typehints
 from jsonargparse._util import NestedArg
 from lightning.pytorch.cli import LightningArgumentParser
@@ -54,7 +56,8 @@ class Parser(LightningArgumentParser):
     def add_class_arguments(self, theclass: type, *args: Any, **kwargs: Any) -> list[str]:
         """Add a constructor's arguments; a logger's default folder is the run's.
 
-        Defaults that are mappings of instances become what a config file would hold.
+        Defaults that are mappings of instances, members of an enumeration of texts or devices
+        become what a config file would hold.
         """
         added: list[str] = super().add_class_arguments(theclass, *args, **kwargs)
         for action in self._actions:
@@ -62,6 +65,10 @@ class Parser(LightningArgumentParser):
             if isinstance(given, dict) and any(map(dataclasses.is_dataclass, given.values())):
                 written = {name: _as_config(each) for name, each in given.items()}
                 self.set_defaults({action.dest: written})
+            elif isinstance(given, Enum) and isinstance(given, str):  # no text to YAML
+                self.set_defaults({action.dest: given.value})
+            elif isinstance(given, torch.device):
+                self.set_defaults({action.dest: str(given)})
         if inspect.isclass(theclass) and issubclass(theclass, Logger):
             own = [key for key in _FOLDER_KEYS if key in added][:1]
             self.set_defaults(dict.fromkeys(own, RUN_DIR))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.strategies import SingleDeviceStrategy, Strategy, StrategyRegistry
 
@@ -11,13 +13,60 @@ from ragen_pl.cli.config.messages import look_up
 from ragen_pl.distributed.fsdp import FSDP2, FSDP_NAME
 from ragen_pl.errors import ConfigError
 
-_OWN_KEYS = {
-    "gradient_clip_val": (None, "model.optimization.max_grad_norm"),
-    "gradient_clip_algorithm": (None, "model.optimization.max_grad_norm"),
-    "accumulate_grad_batches": (1, "model.optimization.tokens_per_micro_batch"),
+_UPDATE = "the update is not Lightning's own: set {} instead"
+_FIXED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "gradient_clip_val": ((), _UPDATE.format("model.optimization.max_grad_norm")),
+    "gradient_clip_algorithm": ((), _UPDATE.format("model.optimization.max_grad_norm")),
+    "accumulate_grad_batches": (
+        (1,),
+        _UPDATE.format("model.optimization.tokens_per_micro_batch"),
+    ),
+    "max_steps": ((-1,), "a run is counted in iterations: set trainer.max_epochs instead"),
+    "fast_dev_run": (
+        (False,),
+        "it would end in the warm start and try nothing of RL: the command doctor tries a run's "
+        "parts, and a small trainer.max_epochs is a short one",
+    ),
+    "overfit_batches": (
+        (0,),
+        "every iteration plays new starts: set data.rollout.num_groups for smaller ones instead",
+    ),
+    "limit_train_batches": (
+        (1.0,),
+        "an iteration trains on all that it collects: set data.rollout.num_groups and online_k, or "
+        "data.warm_start.updates_per_iteration, instead",
+    ),
+    **dict.fromkeys(
+        ("limit_val_batches", "limit_test_batches", "limit_predict_batches"),
+        ((1.0,), "an evaluation set is played as a whole: set data.evaluation.size instead"),
+    ),
+    "val_check_interval": (
+        (1.0,),
+        "evaluation sets are played after whole iterations: set trainer.check_val_every_n_epoch "
+        "instead",
+    ),
+    "enable_checkpointing": (
+        (True,),
+        "the last policy is always saved: a checkpoints.every_n_iterations above "
+        "trainer.max_epochs saves no other",
+    ),
+    "barebones": ((False,), "a run without logs and results would say nothing: leave it out"),
+    "reload_dataloaders_every_n_epochs": ((0,), "every iteration collects anew: leave it out"),
+    "use_distributed_sampler": ((True,), "ranks share every rollout by themselves: leave it out"),
+    "sync_batchnorm": ((False,), "language models have no batch norm: leave it out"),
+    "model_registry": ((), "only Lightning's own checkpoints are uploaded: leave it out"),
 }
-"""The trainer's keys that have no effect on an update here: the value that asks for nothing, and
-the key in their place."""
+"""The trainer's keys that would have no effect here or break a run: the values beside null that ask
+for nothing, and the reason with the remedy."""
+
+_WHOLE_NAMES = {
+    "None": "32-true",
+    "32": "32-true",
+    "64": "64-true",
+    "16": "16-mixed",
+    "bf16": "bf16-mixed",
+}
+"""Short names of precisions, as Lightning reads them."""
 
 
 def check_trainer_keys(trainer: Any, command: str) -> None:
@@ -26,29 +75,62 @@ def check_trainer_keys(trainer: Any, command: str) -> None:
     Raises:
         ConfigError: for the first key that is wrong.
     """
-    if trainer.max_steps != -1:  # Lightning miscounts epochs when such a run is resumed
-        raise ConfigError(
-            f"trainer.max_steps is {trainer.max_steps}, but a run is counted in "
-            "iterations: set trainer.max_epochs instead"
-        )
-    _refuse_keys_of_updates(trainer)
+    for key, (idle, why) in _FIXED.items():
+        if not _asks_for_nothing(key, trainer[key], idle, command):
+            raise ConfigError(f"trainer.{key} is {_shown(trainer[key])}, but {why}")
+    _check_log_interval(trainer)
+    _check_strategy(trainer.strategy)
     if command == "fit":
         _check_length(trainer.max_epochs)
         _check_validation(trainer.check_val_every_n_epoch)
 
 
-def _refuse_keys_of_updates(trainer: Any) -> None:
-    """Refuse the trainer's keys of an optimization that Lightning itself would do.
+def _asks_for_nothing(key: str, value: Any, idle: tuple[Any, ...], command: str) -> bool:
+    if value is None:
+        return True
+    if key == "limit_val_batches" and command == "fit" and value == 0:
+        return True  # a run without validations
+    # 1.0 is all batches, 1 is one of them.
+    is_count = key.startswith("limit_") and isinstance(value, int)
+    return value in idle and not is_count
+
+
+def _shown(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _check_log_interval(trainer: Any) -> None:
+    if trainer.log_every_n_steps not in (None, 1) and not trainer.callbacks:
+        raise ConfigError(
+            f"trainer.log_every_n_steps is {trainer.log_every_n_steps}, but every metric is of a "
+            "whole iteration and logged in each: leave it out"
+        )
+
+
+def _check_strategy(strategy: Any) -> None:
+    if isinstance(strategy, str) and "spawn" in strategy:
+        raise ConfigError(
+            f"trainer.strategy is {strategy}, whose processes would be sent the run's parts by "
+            "pickle, which they do not survive: set ddp instead"
+        )
+
+
+def check_launch(trainer: Any, environment: Any) -> None:
+    """Check that something starts the other nodes, for which this one would wait half an hour.
+
+    Args:
+        trainer: The trainer's keys.
+        environment: The cluster environment of the trainer's strategy.
 
     Raises:
-        ConfigError: naming the key in its place, for the first of them that is set.
+        ConfigError: when nothing does.
     """
-    for key, (idle, instead) in _OWN_KEYS.items():
-        if trainer[key] not in (None, idle):
-            raise ConfigError(
-                f"trainer.{key} is {trainer[key]}, but the update is not Lightning's own: set "
-                f"{instead} instead"
-            )
+    is_alone = isinstance(environment, LightningEnvironment) and "NODE_RANK" not in os.environ
+    if trainer.num_nodes > 1 and is_alone and "GROUP_RANK" not in os.environ:
+        raise ConfigError(
+            f"trainer.num_nodes is {trainer.num_nodes}, but nothing starts the other nodes: start "
+            "the command with torchrun or SLURM (docs/distributed.md)"
+        )
 
 
 def _check_length(max_epochs: int | None) -> None:
@@ -66,6 +148,11 @@ def _check_validation(every: int | None) -> None:
             f"trainer.check_val_every_n_epoch is {every}; evaluation sets are played every 1 "
             "iteration or more (a number above trainer.max_epochs plays them at the ends alone)"
         )
+
+
+def precision_name(given: Any) -> str:
+    """Return a precision by its whole name, as Lightning reads the short ones."""
+    return _WHOLE_NAMES.get(str(given), str(given))
 
 
 def strategy_class(given: Strategy | str) -> type[Strategy]:
