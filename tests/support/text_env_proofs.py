@@ -56,7 +56,8 @@ def _proof(
     return KeyProof(kind, play, bases, named)
 
 
-_FOLDER = Path(tempfile.mkdtemp(prefix="text_env_proofs"))
+_TEMPORARY = tempfile.TemporaryDirectory(prefix="text_env_proofs")  # removed with the process
+_FOLDER = Path(_TEMPORARY.name)
 
 
 def _file(name: str, content: Any) -> str:
