@@ -61,7 +61,8 @@ def test_an_arm_has_the_configuration_of_its_name(tmp_path: Path, name: str) -> 
         "both_progress": LearningProgress,
         "both_replay": LevelReplay,
     }
-    assert type(data.curriculum) is curricula.get(name, TargetSuccess)
+    chosen = app.config.fit.data.curriculum.class_path
+    assert chosen.endswith(f".{curricula.get(name, TargetSuccess).__name__}")
     assert (optimization.muon is None) == (name == "both_adamw")
     assert data.warm_start.iterations == (30 if name == "imitation" else 0)
     start = tmp_path / warm_start_name(4) / "policy" / "last"

@@ -38,6 +38,7 @@ def test_fsdp_is_fsdp2_and_prints_it_once(
 
 def test_ddp_is_that_of_lightning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NODE_RANK", "0")  # one of three nodes, each started by hand
     app = assemble(*CPU, "--config", "ddp", "--trainer.devices", "2", "--trainer.num_nodes", "3")
     assert isinstance(app.trainer.strategy, DDPStrategy)
     assert (app.trainer.num_devices, app.trainer.num_nodes, app.trainer.world_size) == (2, 3, 6)
@@ -83,6 +84,7 @@ def test_one_copy_on_each_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NODE_RANK", "0")
     assemble(*CPU, "--config", "hsdp", "--trainer.devices", "2", "--trainer.num_nodes", "3")
     assert f"{FSDP_MEANS} 2 ranks, in 3 copies (HSDP)" in capsys.readouterr().out
 
