@@ -67,8 +67,9 @@ class EntropySmoothing:
     mixture, each token's distance from [``low`` · M, ``high`` · M] is taken off its entropy in the
     bonus. Its weight rises with the number k of updates as ``weight`` · (1 − exp(−k / ``ramp``)).
     From the paper are the band around the mean of earlier steps, the penalty on tokens outside of
-    it and a weight that changes over the run. That the penalty is the distance, the form of the
-    weight, and the default numbers are this project's.
+    it and a weight that changes over the run. That the penalty is the distance (the authors' is a
+    constant, without a gradient), the form of the weight, and the choice of the default numbers are
+    this project's.
 
     Args:
         low: Lower end of the band, as a share of the mean.

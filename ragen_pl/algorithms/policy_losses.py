@@ -237,7 +237,8 @@ class ClipCov(_CovarianceLoss):
 
     The tokens are drawn uniformly among those whose covariance lies within the bounds, by a hash
     that a resumed run repeats (2505.22617, ``ops.token_choice``). With a share of 0 it is PPO's
-    surrogate without dual clip.
+    surrogate without dual clip. The authors' scripts have clipping bounds of 1, and leave tokens
+    outside of them out of the draw, which is made here before an update knows them.
 
     Args:
         share: Share of the optimizer batch's tokens without a gradient; at least one token, if any
