@@ -62,7 +62,7 @@ def estimate_information(
             are ignored.
         lengths: (R,) tokens of each thought. When given, all but retrieval is per token: each
             thought's terms are divided by its length after the sum over prompts (the paper's
-            MI-Est; without lengths, its MI-Seq-Est).
+            MI-Est, whose code divides before it; without lengths, its MI-Seq-Est).
     """
     counts = torch.ones(len(own)) if counts is None else counts
     counts = counts.to(log_probs.device, torch.float64)

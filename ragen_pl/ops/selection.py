@@ -82,8 +82,9 @@ def top_k(scores: Tensor, k: int, order: Order = "largest") -> Tensor:
 def top_p(scores: Tensor, p: float, order: Order = "largest") -> Tensor:
     """Keep the shortest prefix of the ranking that holds the share ``p`` of the total score.
 
-    RAGEN-2's filter (2604.06268), whose score is the variance. Scale-free. If every score is zero,
-    each group holds the same share.
+    RAGEN-2's filter (2604.06268), whose score is the variance; its code takes the standard
+    deviation, and 0.01 off the mass to be reached. Scale-free. If every score is zero, each group
+    holds the same share.
 
     Args:
         scores: (G,), none negative.
