@@ -143,7 +143,7 @@ def _own_modules_first() -> Iterator[None]:
 @contextmanager
 def _exits_told() -> Iterator[None]:
     """Tell of a user's code that ends the program: a module when it is imported, or an environment
-    or callback in a run.
+    or callback in a run, whose exit status is kept unless it says that all went well.
 
     Raises:
         ConfigError: naming the module or the line, and what it ends with.
@@ -154,10 +154,11 @@ def _exits_told() -> Iterator[None]:
         if is_own_end(error):
             raise
         module = module_that_exits(error)
+        told = f"code of yours ended the run: {how_it_ends(error)}; raise an exception instead"
+        if not module and place_of_fault(error) and not error.code:
+            raise ConfigError(told) from error
         if not module and place_of_fault(error):
-            raise ConfigError(
-                f"code of yours ended the run: {how_it_ends(error)}; raise an exception instead"
-            ) from error
+            print(f"error: {visible(told)}", file=sys.stderr)
         if not module:
             raise
         raise ConfigError(

@@ -252,7 +252,7 @@ class RolloutDataModule(pl.LightningDataModule):
         names = [name for name in self.envs if name]
         learner.check_rollouts(names, self.prompts, self.rollout)
         refuse_wrong_hooks(all_callbacks(trainer))
-        refuse_unfit_callbacks(all_callbacks(trainer), trainer)
+        refuse_unfit_callbacks(all_callbacks(trainer))
         for callback in rollout_callbacks(trainer):
             callback.check_run(trainer, self.rollout)
 

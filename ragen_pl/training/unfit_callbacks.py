@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import (
     BackboneFinetuning,
     BatchSizeFinder,
@@ -52,8 +51,9 @@ _INSTEAD: dict[type[Callback], str] = {
 """Classes that are refused, subclasses included, with the reason and the remedy."""
 
 
-def refuse_unfit_callbacks(callbacks: Iterable[Callback], trainer: Trainer) -> None:
-    """Refuse callbacks of Lightning's that could not do their work in this trainer's runs.
+def refuse_unfit_callbacks(callbacks: Iterable[Callback]) -> None:
+    """Refuse callbacks of Lightning's that could not do their work in a run, and have its
+    ``ModelCheckpoint`` save at the end of iterations.
 
     Raises:
         ConfigError: for the first of them, with what to set instead.
@@ -63,7 +63,7 @@ def refuse_unfit_callbacks(callbacks: Iterable[Callback], trainer: Trainer) -> N
             if isinstance(callback, kind):
                 raise ConfigError(f"{type(callback).__name__} {why}")
         if isinstance(callback, ModelCheckpoint):
-            _check_saving(callback, trainer)
+            _save_at_the_end(callback)
         if isinstance(callback, EarlyStopping):
             _check_metric(callback)
 
@@ -82,20 +82,25 @@ def refuse_second_display(callbacks: Iterable[Callback]) -> None:
             )
 
 
-def _check_saving(callback: ModelCheckpoint, trainer: Trainer) -> None:
-    """Refuse a checkpoint that is not of the end of an iteration.
+def _save_at_the_end(callback: ModelCheckpoint) -> None:
+    """Have a checkpoint saved at the end of an iteration, where Lightning would choose the place.
 
-    A validation comes before it: the iteration would be trained twice by a run that is resumed.
+    It may choose a validation, which comes before that: a run that is resumed from there would
+    train the iteration twice.
+
+    Raises:
+        ConfigError: when the callback is told to save elsewhere.
     """
     saves_within = callback._every_n_train_steps > 0 or callback._train_time_interval is not None
-    is_at_end = callback._should_save_on_train_epoch_end(trainer)
-    if saves_within or callback.save_on_exception or not is_at_end:
+    is_elsewhere = callback._save_on_train_epoch_end is False
+    if saves_within or callback.save_on_exception or is_elsewhere:
         raise ConfigError(
             f"{type(callback).__name__} saves in the middle of an iteration, which a resumed run "
-            "would repeat on weights that it has trained already: set its save_on_train_epoch_end "
-            "to true, without every_n_train_steps, train_time_interval and save_on_exception (a "
-            "run saves checkpoints/last.ckpt and best.ckpt without it)"
+            "would repeat on weights that it has trained already: leave out "
+            "save_on_train_epoch_end, every_n_train_steps, train_time_interval and "
+            "save_on_exception (a run saves checkpoints/last.ckpt and best.ckpt without it)"
         )
+    callback._save_on_train_epoch_end = True
 
 
 def _check_metric(callback: EarlyStopping) -> None:

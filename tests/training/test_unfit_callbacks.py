@@ -34,7 +34,7 @@ class Mine(lightning.EMAWeightAveraging):
         (lightning.BackboneFinetuning(), "model.lora"),
         (lightning.SpikeDetection(), "gradient is not finite"),
         (lightning.OnExceptionCheckpoint("."), "checkpoints.every_n_iterations"),
-        (lightning.ModelCheckpoint(), "save_on_train_epoch_end"),
+        (lightning.ModelCheckpoint(save_on_train_epoch_end=False), "save_on_train_epoch_end"),
         (lightning.ModelCheckpoint(every_n_train_steps=1), "every_n_train_steps"),
         (
             lightning.ModelCheckpoint(
@@ -55,7 +55,7 @@ class Mine(lightning.EMAWeightAveraging):
 )
 def test_a_callback_that_could_not_work_is_refused(callback: lightning.Callback, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
-        refuse_unfit_callbacks([callback], trainer(check_val_every_n_epoch=25))
+        refuse_unfit_callbacks([callback])
 
 
 def test_callbacks_that_work_are_accepted() -> None:
@@ -70,6 +70,13 @@ def test_callbacks_that_work_are_accepted() -> None:
         lightning.ModelSummary(),
         lightning.LambdaCallback(),
     ]
-    refuse_unfit_callbacks(accepted, trainer(check_val_every_n_epoch=25))
-    every = trainer(check_val_every_n_epoch=1)  # then it saves at an iteration's end by itself
-    refuse_unfit_callbacks([lightning.ModelCheckpoint()], every)
+    refuse_unfit_callbacks(accepted)
+
+
+def test_a_checkpoint_is_saved_at_the_end_of_an_iteration() -> None:
+    """Of itself it would be at the validation before, where Lightning validates seldom."""
+    callback = lightning.ModelCheckpoint()
+    seldom = trainer(check_val_every_n_epoch=25)
+    assert not callback._should_save_on_train_epoch_end(seldom)
+    refuse_unfit_callbacks([callback])
+    assert callback._should_save_on_train_epoch_end(seldom)
