@@ -44,8 +44,11 @@ def need_packages(experiment: str) -> None:
 
 
 def need(package: str, extra: str = "envs") -> None:
-    """Skip a test, or a module of tests, where a package of an extra is missing."""
+    """Skip a test, or a module of tests, where a package of an extra is missing, or the program
+    that it runs."""
     pytest.importorskip(package, reason=f"needs the extra {extra}: pip install -e '.[{extra}]'")
+    if package == "scienceworld" and shutil.which("java") is None:
+        pytest.skip("needs Java: apt-get install a JRE", allow_module_level=True)
 
 
 def need_sandbox() -> None:
