@@ -154,12 +154,13 @@ def _exits_told() -> Iterator[None]:
         if is_own_end(error):
             raise
         module = module_that_exits(error)
-        told = f"code of yours ended the run: {how_it_ends(error)}; raise an exception instead"
-        if not module and place_of_fault(error) and not error.code:
-            raise ConfigError(told) from error
-        if not module and place_of_fault(error):
-            print(f"error: {visible(told)}", file=sys.stderr)
+        if not module and not place_of_fault(error):  # of a library's own command line
+            raise
         if not module:
+            told = f"code of yours ended the run: {how_it_ends(error)}; raise an exception instead"
+            if not error.code:
+                raise ConfigError(told) from error
+            print(f"error: {visible(told)}", file=sys.stderr)
             raise
         raise ConfigError(
             f"{module} cannot be imported: {how_it_ends(error)}\n"

@@ -136,16 +136,18 @@ class Leaver(Callback):
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "told", "status"),
     [
-        (("check-env", "--env", "leaving.Door"), "sys.exit(3) (leaving.py:10)"),
+        (("check-env", "--env", "leaving.Door"), "sys.exit(3) (leaving.py:10)", 3),
         (
             ("fit", "--config", "tiny.yaml", "--data.env", "leaving.Door", "--run_dir", "run"),
             "sys.exit(3) (leaving.py:10)",
+            3,
         ),
         (
             ("fit", "--config", "tiny.yaml", "--trainer.callbacks+", "leaving.Leaver"),
             "sys.exit(0) (leaving.py:15)",
+            2,  # a run that did not finish is no success
         ),
     ],
 )
@@ -155,16 +157,15 @@ def test_code_that_ends_a_run_is_told(
     capsys: pytest.CaptureFixture[str],
     options: tuple[str, ...],
     told: str,
+    status: int,
 ) -> None:
     monkeypatch.delitem(sys.modules, "leaving", raising=False)  # of the case before
     (tmp_path / "leaving.py").write_text(LEAVING)
     write_config(tmp_path)
     monkeypatch.chdir(tmp_path)
-    try:
-        status: object = main(options)
-    except SystemExit as end:
-        status = end.code
-    assert status == (3 if "Door" in " ".join(options) else 2)
+    with pytest.raises(SystemExit) as ended:
+        sys.exit(main(options))
+    assert ended.value.code == status
     assert capsys.readouterr().err.endswith(
         f"error: code of yours ended the run: it ends the program, {told}; raise an exception "
         "instead\n"

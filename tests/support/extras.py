@@ -44,8 +44,8 @@ def need_packages(experiment: str) -> None:
 
 
 def need(package: str, extra: str = "envs") -> None:
-    """Skip a test, or a module of tests, where a package of an extra is missing, or the program
-    that it runs."""
+    """Skip a test, or a module of tests, where a package of an extra is missing. ScienceWorld's
+    simulator is a program in Java, which pip cannot install."""
     pytest.importorskip(package, reason=f"needs the extra {extra}: pip install -e '.[{extra}]'")
     if package == "scienceworld" and shutil.which("java") is None:
         pytest.skip("needs Java: apt-get install a JRE", allow_module_level=True)

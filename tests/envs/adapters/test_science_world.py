@@ -18,14 +18,10 @@ import pytest
 from ragen_pl.envs.adapters import ScienceWorld
 from ragen_pl.envs.contract import check_contract
 from ragen_pl.errors import ConfigError
+from tests.support.extras import need
 
-pytest.importorskip(
-    "scienceworld", reason="needs the extra scienceworld: pip install -e '.[scienceworld]'"
-)
-pytestmark = [
-    pytest.mark.run,  # a virtual machine, and a second for each start
-    pytest.mark.skipif(shutil.which("java") is None, reason="needs Java: apt-get install a JRE"),
-]
+need("scienceworld", "scienceworld")
+pytestmark = pytest.mark.run  # a virtual machine, and a second for each start
 TASKS = ("find-living-thing", "boil", "use-thermometer", "chemistry-mix")
 
 
