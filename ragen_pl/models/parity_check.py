@@ -14,6 +14,9 @@ from ragen_pl.models.meta_device import with_depth
 _TOLERANCE, _TOLERANCE_OF_A_GPU = 1e-3, 1e-2
 """Largest difference of float32 log-probs, at the middle one of some tokens, that rounding
 explains."""
+_WORST = 20
+"""How many times as far a single token may be off: SmolLM2-135M has rounded by 6e-3 at one of
+twelve on a CPU."""
 _BLOCK = 7
 """Tokens of the first of two blocks. Each is judged by itself: what is wrong with a cache shows in
 the second alone."""
@@ -45,24 +48,26 @@ def check_log_prob_parity(model: PreTrainedModel, path: str) -> None:
     model.train(was_training)
     tolerance = _TOLERANCE if ids.device.type == "cpu" else _TOLERANCE_OF_A_GPU
     for name, log_probs in found.items():
-        gap = _gap(log_probs, own)
-        if not gap <= tolerance:
+        gap, worst = _gaps(log_probs, own)
+        if not (gap <= tolerance and worst <= _WORST * tolerance):
             raise ValueError(
                 f"policy.path is {path}, a {type(model).__name__} whose log-probs in {name} would "
-                f"differ by {gap:.3g} from its own: its architecture is not supported"
+                f"differ by {gap:.3g} from its own, at one token by {worst:.3g}: its architecture "
+                "is not supported"
             )
 
 
-def _gap(log_probs: Tensor, own: Tensor) -> float:
+def _gaps(log_probs: Tensor, own: Tensor) -> tuple[float, float]:
     """Return the larger of the two blocks' medians of a token's largest difference over the
-    vocabulary; NaN where there is one.
+    vocabulary, and the largest of all; NaN where there is one.
 
     Args:
         log_probs: (1, T, V).
         own: (1, T, V).
     """
     largest = (log_probs - own).abs().amax(-1)[0]
-    return float(torch.stack([part.median() for part in largest.tensor_split([_BLOCK])]).max())
+    medians = [part.median() for part in largest.tensor_split([_BLOCK])]
+    return float(torch.stack(medians).max()), float(largest.max())
 
 
 def _shallow(model: PreTrainedModel) -> PreTrainedModel:

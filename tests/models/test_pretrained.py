@@ -138,18 +138,25 @@ def test_a_gap_beyond_rounding_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("tokens", "is_refused"), [([5], False), ([4, 5, 6], False), ([7, 8, 9, 10, 11], True)]
+    ("tokens", "gap", "is_refused"),
+    [
+        ([5], 6e-3, False),
+        ([4, 5, 6], 6e-3, False),
+        ([7, 8, 9, 10, 11], 6e-3, True),
+        ([5], 0.05, True),
+    ],
 )
 def test_single_tokens_that_round_badly_are_no_other_architecture(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokens: list[int], is_refused: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokens: list[int], gap: float, is_refused: bool
 ) -> None:
     """SmolLM2-135M after an iteration on the bandit: 6e-3 at one of twelve tokens, 2e-4 at half of
-    them, with two threads. What differs in a whole block, as behind a wrong cache, is refused."""
+    them, with two threads. What differs in a whole block, as behind a wrong cache, is refused,
+    and so is what no rounding explains at a single token."""
     exact = parity_check._sampler_log_probs
 
     def rounded(*given: Any) -> torch.Tensor:
         found = exact(*given)
-        found[:, tokens, 3] += 6e-3
+        found[:, tokens, 3] += gap
         return found
 
     monkeypatch.setattr(parity_check, "_sampler_log_probs", rounded)
