@@ -1,22 +1,21 @@
 """The optimizer of a run: AdamW for all weights, or Muon for matrices and AdamW for the rest.
 
-PyTorch's own Muon and AdamW compute every step. What is added is one optimizer around the two, and
-whole matrices for Muon where weights are sharded.
+The steps are those of PyTorch's Muon, taken for many matrices at a time, and of its AdamW. What is
+added is one optimizer around the two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
-from torch.optim import AdamW, Muon, Optimizer
+from torch import nn
+from torch.optim import AdamW, Optimizer
 
 from ragen_pl.algorithms.config import Optimization
-from ragen_pl.distributed.sharding import full_tensor, shard_like
 from ragen_pl.models.matrices import hidden_matrices
+from ragen_pl.training.muon import StackedMuon
 
 Group = dict[str, Any]
 """A parameter group: ``params``, the ``name`` of their part of the networks, for matrices an
@@ -66,13 +65,12 @@ def _muon_and_adamw(
     matrices, others = ([g for g in groups if g["params"]] for groups in (matrices, others))
     members = dict[str, Optimizer]()
     if matrices:
-        members["muon"] = WholeMatrixMuon(
+        members["muon"] = StackedMuon(
             matrices,
             lr=config.lr,
             weight_decay=config.weight_decay,
             momentum=config.muon.momentum,
             nesterov=config.muon.nesterov,
-            adjust_lr_fn="match_rms_adamw",
         )
     if others:
         members["adamw"] = _adamw(others, config)
@@ -127,43 +125,3 @@ class CombinedOptimizer(Optimizer):
             member.param_groups = [g for g in self.param_groups if g["method"] == method]
             member.step()
         return loss
-
-
-class WholeMatrixMuon(Muon):
-    """PyTorch's Muon, which also takes sharded matrices: it gathers them, one at a time.
-
-    PyTorch's own operations on shards (2.13) communicate 11 to 15 times per matrix, in bfloat16,
-    whose rounding then depends on the number of ranks, and fail for some shapes. Here every rank
-    gathers the matrix, its gradient and its momentum, takes the step of a single process, and keeps
-    its shard of the result. Orthogonalization is therefore not divided among the ranks.
-    """
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take one step; if matrices are sharded, every rank must call it."""
-        sharded = list(self._sharded())
-        if not sharded:
-            return super().step(closure)  # type: ignore[no-untyped-call]
-        assert closure is None, "the optimizer around this one calls it"
-        for weight, group in sharded:
-            self._step_on_whole(weight, group)
-        return None
-
-    def _sharded(self) -> Iterator[tuple[DTensor, Group]]:
-        """Iterate over sharded weights with gradients, and their groups."""
-        for group in self.param_groups:
-            for weight in group["params"]:
-                if isinstance(weight, DTensor) and weight.grad is not None:
-                    yield weight, group
-
-    def _step_on_whole(self, weight: DTensor, group: Group) -> None:
-        assert weight.grad is not None
-        whole = nn.Parameter(full_tensor(weight.detach()))
-        whole.grad = full_tensor(weight.grad)
-        muon: Optimizer = Muon([{**group, "params": [whole]}])
-        state: dict[str, Tensor] = self.state[weight]
-        muon.state[whole] = {name: full_tensor(value) for name, value in state.items()}
-        muon.step()
-        weight.copy_(shard_like(whole.detach(), weight))
-        for name, value in muon.state[whole].items():
-            state.setdefault(name, torch.zeros_like(weight)).copy_(shard_like(value, weight))

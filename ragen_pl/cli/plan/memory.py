@@ -116,7 +116,7 @@ def plan_memory(
     When sharded, weights, gradients and optimizer moments are divided by the number of shards.
     The policy is unsharded during the rollout; in the other phases layers are gathered and freed
     again. Autocast makes no copies of weights that are gathered in its dtype. Muon's step, which
-    gathers one matrix at a time, is a phase of its own.
+    gathers gradient and moment of one matrix at a time, is a phase of its own.
 
     Args:
         plan_input: The configuration.

@@ -6,6 +6,7 @@ Every pass is the library's own code or equals it in its allocations; values tha
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.optim import Muon, Optimizer
+from torch.optim import Optimizer
 from transformers import Cache, PreTrainedModel
 
 from ragen_pl.cli.plan.inputs import PlanInput
@@ -25,6 +26,7 @@ from ragen_pl.ops.chunked_head import chunked_log_prob_and_entropy
 from ragen_pl.rollout.engines.decode_step import ModelForward
 from ragen_pl.rollout.engines.in_process import prefill_tokens
 from ragen_pl.rollout.engines.sampling import sample_tokens
+from ragen_pl.training.muon import StackedMuon, stacks
 
 _TRACED_DEPTHS = (3, 4)
 """Numbers of layers with which a pass is run. Memory is linear in the depth from there on, but not
@@ -45,12 +47,13 @@ class PassPeak:
 
 @dataclass(frozen=True, slots=True)
 class StepPeak:
-    """Memory of Muon's step on the matrix that needs most, in bytes; the others come after it."""
+    """Memory of Muon's step on the stack of matrices that needs most, in bytes; the others come
+    after it."""
 
     temporary: int
     """Temporary tensors of the orthogonalization."""
     whole: int
-    """The whole matrix with its gradient and its moment, which are gathered if they are sharded."""
+    """The gradient and the moment of a matrix, which are gathered if they are sharded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,20 +162,21 @@ def update_peak(plan_input: PlanInput) -> PassPeak:
 def muon_step_peak(plan_input: PlanInput) -> StepPeak:
     """Return the peak of Muon's step; AdamW, whose steps are fused, needs no memory for its own."""
     matrices = MetaNetworks.of(plan_input).trained_matrices
-    kinds = {(tuple(weight.shape), weight.dtype) for weight in matrices}
-    peaks = (_orthogonalization_peak(*kind) for kind in kinds)
+    kinds = Counter((tuple(weight.shape), weight.dtype) for weight in matrices)
+    peaks = (_stack_peak(*kind, count) for kind, count in kinds.items())
     return max(peaks, key=lambda peak: peak.temporary, default=StepPeak(0, 0))
 
 
-def _orthogonalization_peak(shape: tuple[int, ...], dtype: torch.dtype) -> StepPeak:
+def _stack_peak(shape: tuple[int, ...], dtype: torch.dtype, count: int) -> StepPeak:
     with FakeTensorMode():
-        weight = nn.Parameter(torch.zeros(shape, dtype=dtype))
-        weight.grad = torch.zeros_like(weight)
-        muon: Optimizer = Muon([weight])
-        muon.step()  # afterwards it has its moment
+        weights = [nn.Parameter(torch.zeros(shape, dtype=dtype)) for _ in range(count)]
+        for weight in weights:
+            weight.grad = torch.zeros_like(weight)
+        muon: Optimizer = StackedMuon(next(stacks(weights)))
+        muon.step()  # afterwards it has its moments
         with LiveBytes() as counter:
             muon.step()
-    return StepPeak(max(counter.peaks), 3 * weight.nbytes)
+    return StepPeak(max(counter.peaks), 2 * weights[0].nbytes)
 
 
 def score_pass_peak(plan_input: PlanInput) -> PassPeak:
