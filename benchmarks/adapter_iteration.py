@@ -38,7 +38,8 @@ BASE = (
     *("--data.evaluation.size", "1", "--data.evaluation.pins.default", "null"),
     *("--data.eval_sets.reference", "null", "--data.rollout.num_groups", "2"),
     *("--data.rollout.group_size", "8", "--data.rollout.max_turns", "3"),
-    *("--filter.include_zero", "true", "--report.write", "never"),
+    *("--filter.keep_fraction", "0.5", "--filter.include_zero", "true"),
+    *("--report.write", "never"),
     *(f"{_CRITIC}.warmup_iterations", "0", f"{CALLBACKS}.core_seconds.CoreSeconds"),
 )
 """The run in short dialogues: 16 trajectories of three turns. Untrained, it solves nothing; all

@@ -123,7 +123,7 @@ class Study:
         first_seed: First seed; the detector is graded on seeds that it was not tuned on.
         variants: Names of the variants to run.
         iterations: Iterations of RL; None takes the laboratory's config.
-        keep: Share of groups that StarPO-S keeps; None takes its config's.
+        keep: Share of groups that StarPO-S keeps.
         one_update: Whether a collection makes one update of all its trajectories instead of four;
             give such a study a folder of its own.
     """
@@ -134,7 +134,7 @@ class Study:
     first_seed: int = 0
     variants: tuple[str, ...] = WHOLE
     iterations: int | None = None
-    keep: float | None = None
+    keep: float = 0.5
     one_update: bool = False
 
 
@@ -177,7 +177,7 @@ def arguments(
 ) -> tuple[str, ...]:
     """Return what follows ``fit`` for one run."""
     options = [*variant.options, "--model.optimization.lr", str(rate)]
-    if variant.filters and study.keep is not None:
+    if variant.filters:
         options += ["--filter.keep_fraction", str(study.keep)]
     if study.iterations is not None:
         options += ["--trainer.max_epochs", str(study.iterations)]
@@ -199,7 +199,7 @@ def parse(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rates", type=float, nargs="+", help="of the policy")
     parser.add_argument("--variants", nargs="+", choices=names, default=WHOLE)
     parser.add_argument("--iterations", type=int, help="of RL in every run")
-    parser.add_argument("--keep", type=float, help="share of groups StarPO-S keeps")
+    parser.add_argument("--keep", type=float, default=0.5, help="share of groups StarPO-S keeps")
     parser.add_argument("--one-update", action="store_true", help="of a collection, not four")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--report", action="store_true", help="run nothing, write the tables")

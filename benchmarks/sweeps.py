@@ -182,7 +182,7 @@ def arguments(plan: Plan, setting: Setting, folder: Path, seed: int) -> tuple[st
     critic = (f"{_ADVANTAGE}.critic.warmup_iterations", str(slow)) if setting.has_critic else ()
     return (
         *base("sokoban"),
-        *("--config", "starpo_s"),
+        *("--config", "starpo_s", _KEEP, "0.5"),
         *from_warm_start(folder, start_name(setting)),
         *("--data.rollout.num_groups", str(GROUPS // UPDATES)),
         *("--data.rollout.group_size", str(MEMBERS)),

@@ -109,7 +109,7 @@ def test_an_algorithm_is_its_own_over_an_experiment(
 ) -> None:
     config = resolve(parser, tmp_path, *configs("sokoban", name))
     assert algorithm(parser, config) == ALGORITHMS[name]
-    assert config.filter.keep_fraction == (0.5 if name == "starpo_s" else 1.0)
+    assert config.filter.keep_fraction == (0.25 if name == "starpo_s" else 1.0)
 
 
 @pytest.mark.parametrize("other", [*MODELS, "lora", "24gb", "vllm"])
