@@ -116,8 +116,8 @@ def json_form_of(text: str) -> tuple[str, CallSyntax, str] | None:
         if not opening.strip() or not ended:
             return None
         spaces = opening[len(opening.rstrip()) :]
-        syntax = ListedCall(f"{spaces}{opened}{named}", between, f"{closed}{ended}")
-        return opening.strip(), syntax, closing.rstrip()
+        listed = ListedCall(f"{spaces}{opened}{named}", between, f"{closed}{ended}")
+        return opening.strip(), listed, closing.rstrip()
     if not before.strip() or not between.strip() or '"' in between:
         return None
     identified, has_id, valued = between.partition(CALL_ID)

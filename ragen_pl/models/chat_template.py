@@ -166,6 +166,7 @@ class ChatTemplate:
         given = ChatTemplate(self.tokenizer, self.options, tools)
         frame = given._frame(has_system_role=True) or given._frame(has_system_role=False)
         names = [str(tool["function"]["name"]) for tool in tools]
+        found: tuple[ChatMarkers, ChatMarkers] | None
         if frame is not None:
             markers, _ = given.markers()
             found = markers, given._result_markers(frame, markers)
