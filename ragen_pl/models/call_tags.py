@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, NoReturn
 
+from ragen_pl.models.call_syntax import parts_of
+
 
 @dataclass(frozen=True, slots=True)
 class CallTags:
@@ -64,15 +66,18 @@ class CallTags:
     def write(self, call: str) -> str:
         """Return a call in JSON as the template writes it, without opening and closing; any other
         text as it is."""
-        try:
-            given = json.loads(call)
-            name, arguments = given["name"], dict(given["arguments"])
-        except (ValueError, TypeError, KeyError, RecursionError):
+        parts = parts_of(call)
+        if parts is None:
             return call
+        name, arguments = parts
         if not arguments:
             return f"{name}{self.bare}"
         pairs = (f"{key}{self.valued}{_text(value)}" for key, value in arguments.items())
         return f"{name}{self.named}{self.between.join(pairs)}{self.ended}"
+
+    def marked(self, text: str) -> tuple[str, ...]:
+        """Return the text alone: tags within calls are texts in the tokenizers that have them."""
+        return (text,)
 
 
 def tags_of(pieces: Sequence[Sequence[str] | None]) -> tuple[str, CallTags, str] | None:

@@ -17,12 +17,15 @@ from typing import Any
 from jinja2.exceptions import TemplateError
 from transformers import PreTrainedTokenizerFast
 
-from ragen_pl.models.call_tags import CallTags, tags_of
+from ragen_pl.models.call_json import CALL_ID, json_form_of
+from ragen_pl.models.call_syntax import CallSyntax
+from ragen_pl.models.call_tags import tags_of
 from ragen_pl.models.message_markers import (
     ChatMarkers,
     Segments,
     ToolMarkers,
     encode_segments,
+    split_at,
 )
 
 Messages = list[dict[str, Any]]
@@ -153,7 +156,9 @@ class ChatTemplate:
     def tool_markers(self, tools: Sequence[Mapping[str, Any]]) -> ToolMarkers:
         """Return the markers of conversations with tools, and the texts around a call.
 
-        If the template has no messages for results, they are user messages.
+        If the template has no messages for results, they are user messages. If it shows the tools
+        before the last user message, and nowhere else, they stay before the first one here, and
+        later user messages have none.
 
         Raises:
             ValueError: if the template has no tools, or calls in a form that cannot be read.
@@ -161,24 +166,32 @@ class ChatTemplate:
         given = ChatTemplate(self.tokenizer, self.options, tools)
         frame = given._frame(has_system_role=True) or given._frame(has_system_role=False)
         names = [str(tool["function"]["name"]) for tool in tools]
-        text = "" if frame is None else frame.system + frame.first_user
-        if frame is None or not all(name in text for name in names):
+        found: tuple[ChatMarkers, ChatMarkers] | None
+        if frame is not None:
+            markers, _ = given.markers()
+            found = markers, given._result_markers(frame, markers)
+            text = frame.system + frame.first_user
+        else:
+            moving = given._moving_markers(self)
+            found, text = moving if moving is not None else (None, "")
+        if found is None or not all(name in text for name in names):
             raise ValueError(
                 "prompts.tools is template, but policy.path names a model whose chat template does "
                 "not show tools, or moves them when a turn is added: set prompts.tools to answer"
             )
-        markers, _ = given.markers()
-        opening, tags, closing = given._call_form()
-        results = given._result_markers(frame, markers)
-        return ToolMarkers(markers, results, opening, closing, tags)
+        opening, syntax, closing = given._call_form()
+        return ToolMarkers(*found, opening, closing, syntax)
 
-    def _call_form(self) -> tuple[str, CallTags | None, str]:
-        """Return the texts before and after a call, and the tags within it; None for JSON.
+    def _call_form(self) -> tuple[str, CallSyntax | None, str]:
+        """Return the texts before and after a call, and what stands within it; None for JSON.
 
         Raises:
             ValueError: if the template writes calls in another form.
         """
         none, one, two = (self._call_text(count) for count in range(3))
+        form = json_form_of(one or "")
+        if form is not None:
+            return form
         match = _CALL.fullmatch(one or "")
         if match is not None and _is_call(match[2]):
             return match[1].lstrip(), None, match[3].rstrip()
@@ -189,43 +202,84 @@ class ChatTemplate:
         if found is None:
             raise ValueError(
                 "prompts.tools is template, but policy.path names a model whose chat template "
-                "writes calls neither as JSON with a name and arguments nor with tags around the "
-                "name, the arguments and their values: set prompts.tools to answer"
+                "writes calls neither as JSON with a name and arguments, nor as a name before "
+                "arguments in JSON, nor with tags around the name, the arguments and their values: "
+                "set prompts.tools to answer"
             )
         return found
 
     def _call_text(self, count: int) -> str | None:
         """Return a call with so many arguments as the template writes it; None if it cannot be told
         from the message around it."""
-        arguments = {f"argument{number}mark": f"value{number}mark" for number in range(count)}
-        call = {"name": "tool0mark", "arguments": arguments}
         asked = conversation("system0mark", [], "user0mark")
-        function = {"type": "function", "id": "call00000", "function": call}
-        said = {"role": "assistant", "content": "", "tool_calls": [function]}
         plain = {"role": "assistant", "content": "response0mark"}
-        texts = [self.render([*asked, each], add_generation_prompt=False) for each in (said, plain)]
+        texts = [
+            self.render([*asked, each], add_generation_prompt=False)
+            for each in (_calling("tool0mark", count), plain)
+        ]
         around = _between(texts[1], ["response0mark"])
         if texts[0] is None or around is None:
             return None
-        before, after = around
+        before, after = around[0].rstrip(), around[1]  # a space before texts alone is none of calls
         text = texts[0].removeprefix(before).removesuffix(after)
         return text if texts[0] == before + text + after else None
+
+    def _moving_markers(
+        self, plain: ChatTemplate
+    ) -> tuple[tuple[ChatMarkers, ChatMarkers], str] | None:
+        """Return the markers of messages and results, and the text with the tools, of a template
+        that shows the tools before the last user message; None if it does not.
+
+        They stay where they are as long as calls and results follow, and so do contexts here.
+
+        Args:
+            plain: The same template without tools, whose user messages later ones are.
+        """
+        frame = plain._frame(has_system_role=True) or plain._frame(has_system_role=False)
+        call = self._call_text(1)
+        if frame is None or call is None:
+            return None
+        one, two, three = (self._result_pieces(frame, turns, call) for turns in (1, 2, 3))
+        if one is None or two is None or three is None:
+            return None
+        system, first_user, assistant = one
+        known = replace(
+            plain.markers()[0],
+            system=self._segments(system),
+            first_user=self._segments(first_user),
+            tool_template=self,
+        )
+        own = replace(frame, system=system, first_user=first_user)
+        result = self._appended_results(own, known, two, three, call)
+        if assistant != frame.assistant or result is None:
+            return None
+        return (known, result), system + first_user
 
     def _result_markers(self, frame: _Frame, markers: ChatMarkers) -> ChatMarkers:
         """Return the markers around results of calls; those of user messages if there are none of
         their own, or if contexts with them could not be kept."""
-        pieces = []
-        for turns in (2, 3):
-            marks = ["system0mark"]
-            for turn in range(turns):
-                marks += [f"user{turn}mark", f"response{turn}mark"]
-            marks.pop()
-            users, responses = marks[1::2], marks[2::2]
-            talk = conversation(marks[0], list(zip(users, responses, strict=False)), users[-1])
-            pieces.append(_between(self._render_with_results(frame, talk), marks))
-        two, three = pieces
+        two, three = (self._result_pieces(frame, turns, None) for turns in (2, 3))
         if two is None or three is None:
             return markers
+        return self._appended_results(frame, markers, two, three, None) or markers
+
+    def _appended_results(
+        self,
+        frame: _Frame,
+        markers: ChatMarkers,
+        two: list[str],
+        three: list[str],
+        call: str | None,
+    ) -> ChatMarkers | None:
+        """Return the markers around results; None if contexts with them could not be kept.
+
+        Args:
+            frame: The texts around messages.
+            markers: The markers around messages.
+            two: The texts around the messages of a conversation with one result.
+            three: The same with two.
+            call: The responses, if they are calls as the template writes them; None for texts.
+        """
         system, first_user, answered, opened, assistant = two
         again = [system, first_user, answered, opened, three[4], opened, assistant]
         end, *user = self._segments(opened)
@@ -234,28 +288,50 @@ class ChatTemplate:
             or end != markers.end
             or (system, first_user) != (*(frame.system, frame.first_user),)
         ):
-            return markers
+            return None
         result = replace(markers, user=tuple(user), assistant=self._segments(assistant))
         own = replace(frame, answered=answered)  # of a turn that calls, which may keep its thought
-        return result if self._keeps_results(own, markers, result) else markers
+        for each in (result, replace(result, as_json=True)):
+            if self._keeps_results(own, markers, each, call):
+                return each
+        return None
 
-    def _render_with_results(self, frame: _Frame, talk: Messages) -> str | None:
-        """Render a conversation whose later user messages are results of calls."""
+    def _result_pieces(self, frame: _Frame, turns: int, call: str | None) -> list[str] | None:
+        """Return the texts around the messages of a conversation whose later user messages are
+        results; None if one of them is not there."""
+        marks = ["system0mark"]
+        for turn in range(turns):
+            response = f"response{turn}mark"
+            if call is not None:
+                response = call.replace("tool0mark", f"tool{turn}mark")
+            marks += [f"user{turn}mark", response]
+        marks.pop()
+        users = marks[1::2]
+        said = [(user, f"response{turn}mark") for turn, user in enumerate(users[:-1])]
+        talk = conversation(marks[0], said, users[-1])
+        return _between(self._render_with_results(frame, talk, call), marks)
+
+    def _render_with_results(self, frame: _Frame, talk: Messages, call: str | None) -> str | None:
+        """Render a conversation whose later user messages are results of calls, and whose responses
+        are calls if there is one."""
         first = 2 if frame.has_system_role else 1
         talk = talk if frame.has_system_role else folded(talk)
-        return self.render(
-            [
-                {**each, "role": "tool", "name": "tool0", "tool_call_id": "call00000"}
-                if place >= first and each["role"] == "user"
-                else each
-                for place, each in enumerate(talk)
-            ]
-        )
+        messages = []
+        for place, each in enumerate(talk):
+            if each["role"] == "user" and place >= first:
+                each = {**each, "role": "tool", "name": "tool0", "tool_call_id": CALL_ID}
+            elif each["role"] == "assistant" and call is not None:
+                each = _calling(f"tool{place // 2 - frame.has_system_role}mark", 1)
+            messages.append(each)
+        return self.render(messages)
 
-    def _keeps_results(self, frame: _Frame, markers: ChatMarkers, result: ChatMarkers) -> bool:
+    def _keeps_results(
+        self, frame: _Frame, markers: ChatMarkers, result: ChatMarkers, call: str | None
+    ) -> bool:
         """Return whether appending gives the template's text and the tokenizer's tokens."""
-        talk = conversation("Rules.\n1. Push.", [("#_P\n#X_", _PLAIN)], "State:\n__#")
-        text = self._render_with_results(frame, talk)
+        observed = 'State:\n"__"#'
+        talk = conversation("Rules.\n1. Push.", [("#_P\n#X_", _PLAIN)], observed)
+        text = self._render_with_results(frame, talk, call)
         if text is None:
             return False
         tokens = self.tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -263,9 +339,9 @@ class ChatTemplate:
         context = (
             *first[: len(first) - len(markers.assistant)],
             *self._segments(frame.answered),
-            _PLAIN,
+            *((_PLAIN,) if call is None else self._segments(call)),
             markers.end,
-            *result.later("State:\n__#"),
+            *result.later(observed),
         )
         return encode_segments(self.tokenizer, [context])[0] == tuple(tokens)
 
@@ -294,11 +370,8 @@ class ChatTemplate:
 
     def _segments(self, text: str) -> Segments:
         """Split a text at its special tokens."""
-        known = {str(token): index for index, token in self.tokenizer.added_tokens_decoder.items()}
-        longest_first = sorted(known, key=len, reverse=True)
-        pattern = "|".join(re.escape(token) for token in longest_first)
-        pieces = re.split(f"({pattern})", text) if known else [text]
-        return tuple(known.get(piece, piece) for piece in pieces if piece)
+        known = self.tokenizer.added_tokens_decoder.items()
+        return split_at(text, {str(token): index for index, token in known})
 
     def _check(self, frame: _Frame, markers: ChatMarkers) -> None:
         """Check that appending gives the template's text and the tokenizer's tokens for a whole
@@ -352,6 +425,14 @@ def folded(messages: Messages) -> Messages:
     """Move the system message to the beginning of the first user message."""
     system, first, *rest = messages
     return [{"role": "user", "content": f"{system['content']}\n\n{first['content']}"}, *rest]
+
+
+def _calling(name: str, count: int) -> dict[str, Any]:
+    """Return a message that calls a tool with so many arguments."""
+    arguments = {f"argument{number}mark": f"value{number}mark" for number in range(count)}
+    function = {"name": name, "arguments": arguments}
+    call = {"type": "function", "id": CALL_ID, "function": function}
+    return {"role": "assistant", "content": "", "tool_calls": [call]}
 
 
 def _is_call(text: str) -> bool:

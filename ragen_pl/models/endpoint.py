@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import threading
@@ -15,9 +16,10 @@ from huggingface_hub.errors import HfHubHTTPError, InferenceTimeoutError, Offlin
 
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.base import LanguageModel, PolicyModel
+from ragen_pl.models.call_json import CALL_ID
 
-Message = Mapping[str, str]
-"""A chat message: ``role`` and ``content``."""
+Message = Mapping[str, Any]
+"""A chat message: ``role`` and ``content``, and what belongs to calls of tools."""
 MAX_CHARACTERS = 100_000
 """Characters of an answer that are read; a longer one counts as cut off."""
 _NOT_A_KEY = "none"
@@ -38,6 +40,38 @@ class EndpointError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call of a tool, as an endpoint returns it apart from the text."""
+
+    call_id: str
+    name: str
+    arguments: str
+    """JSON, if the model wrote some."""
+
+    @property
+    def has_object(self) -> bool:
+        """Whether the arguments are names and values; servers refuse dialogues with other ones."""
+        return isinstance(self._given, dict)
+
+    @property
+    def action(self) -> str:
+        """The call as JSON with ``name`` and ``arguments``."""
+        return json.dumps({"name": self.name, "arguments": self._given}, ensure_ascii=False)
+
+    @property
+    def _given(self) -> Any:
+        try:
+            return json.loads(self.arguments) if self.arguments.strip() else {}
+        except (ValueError, RecursionError):
+            return self.arguments
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the call as it goes into the dialogue."""
+        function = {"name": self.name, "arguments": self.arguments.strip() or "{}"}
+        return {"id": self.call_id, "type": "function", "function": function}
+
+
+@dataclass(frozen=True, slots=True)
 class EndpointReply:
     """An endpoint's answer to one request."""
 
@@ -47,6 +81,8 @@ class EndpointReply:
     """The answer alone, as it goes into the dialogue."""
     stopped: bool
     """Whether the model ended its answer, and was not cut off."""
+    calls: tuple[ToolCall, ...] = ()
+    """Calls of the tools that the request has."""
 
 
 @dataclass(slots=True)
@@ -173,9 +209,21 @@ class EndpointClient:
         self._next_request = 0.0
 
     def ask(
-        self, messages: Sequence[Message], temperature: float, max_tokens: int, seed: int
+        self,
+        messages: Sequence[Message],
+        temperature: float,
+        max_tokens: int,
+        seed: int,
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> EndpointReply:
         """Return the model's answer to a dialogue; several threads may call it.
+
+        Args:
+            messages: The dialogue.
+            temperature: Sampling temperature; 0 is greedy.
+            max_tokens: Maximum tokens of the answer.
+            seed: Seed of the sampling.
+            tools: Schemas of the tools that the answer may call.
 
         Raises:
             EndpointError: when the endpoint does not answer after all tries.
@@ -184,7 +232,7 @@ class EndpointClient:
         for attempt in range(self.endpoint.retries + 1):
             self._await_turn()
             try:
-                return self._request(messages, temperature, max_tokens, seed)
+                return self._request(messages, temperature, max_tokens, seed, tools)
             except _TryError as failure:
                 last = failure
             if not last.may_pass or attempt == self.endpoint.retries:
@@ -205,9 +253,15 @@ class EndpointClient:
         raise EndpointError(message)
 
     def _request(
-        self, messages: Sequence[Message], temperature: float, max_tokens: int, seed: int
+        self,
+        messages: Sequence[Message],
+        temperature: float,
+        max_tokens: int,
+        seed: int,
+        tools: Sequence[Mapping[str, Any]],
     ) -> EndpointReply:
         started = time.monotonic()
+        given: Any = [dict(tool) for tool in tools] or None
         try:
             answer: Any = self._client.chat_completion(
                 [dict(message) for message in messages],
@@ -215,6 +269,7 @@ class EndpointClient:
                 max_tokens=max_tokens,
                 temperature=temperature,
                 seed=seed,
+                tools=given,
                 extra_body=dict(self.endpoint.options),
             )
         except OfflineModeIsEnabled as error:
@@ -228,7 +283,7 @@ class EndpointClient:
                 raise _TryError(f"did not answer within {self.endpoint.timeout:g} s") from error
             raise _TryError(self._shown(f"failed: {type(error).__name__}: {error}")) from error
         try:
-            reply = _read(answer)
+            reply = _read(answer, has_tools=bool(tools))
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             told = self._shown(str(error))
             raise _TryError(
@@ -301,11 +356,15 @@ def _is_timeout(error: Exception) -> bool:
     return isinstance(error, InferenceTimeoutError) or "TimeoutException" in kinds
 
 
-def _read(answer: Any) -> EndpointReply:
+def _read(answer: Any, *, has_tools: bool) -> EndpointReply:
     """Read a chat completion.
 
+    Args:
+        answer: The completion.
+        has_tools: Whether it may call tools.
+
     Raises:
-        ValueError: when it has no choices or no message.
+        ValueError: when it has no choices or no message, or a call is none.
     """
     choices = answer.choices
     if not choices:
@@ -318,9 +377,27 @@ def _read(answer: Any) -> EndpointReply:
     if isinstance(thought, str) and thought and "</think>" not in text:
         text = f"<think>{thought}</think>{text.lstrip()}"
     is_cut = len(text) > MAX_CHARACTERS or choices[0].finish_reason == "length"
+    calls = (message.tool_calls or ()) if has_tools else ()
     return EndpointReply(
-        text[:MAX_CHARACTERS], (content or "")[:MAX_CHARACTERS], stopped=not is_cut
+        text[:MAX_CHARACTERS],
+        (content or "")[:MAX_CHARACTERS],
+        stopped=not is_cut,
+        calls=tuple(map(_read_call, calls)),
     )
+
+
+def _read_call(given: Any) -> ToolCall:
+    """Read a call; one without an id gets one.
+
+    Raises:
+        ValueError: when its name or arguments are of another type.
+    """
+    name, arguments = given.function.name, given.function.arguments
+    if isinstance(arguments, dict):  # some servers send the object itself
+        arguments = json.dumps(arguments, ensure_ascii=False)
+    if not isinstance(name, str) or not isinstance(arguments, str):
+        raise ValueError(f"the call is {name!r} with arguments {arguments!r}")
+    return ToolCall(str(given.id or CALL_ID), name, arguments[:MAX_CHARACTERS])
 
 
 def _count(given: object) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -9,7 +11,7 @@ from typing import Any, Protocol
 
 from transformers import PreTrainedTokenizerFast
 
-from ragen_pl.models.call_tags import CallTags
+from ragen_pl.models.call_syntax import CallSyntax
 
 Segments = tuple[int | str, ...]
 """A context: token ids, and texts between them; adjacent texts are encoded as one."""
@@ -31,6 +33,8 @@ class ChatMarkers:
     """The token that ends a response; the agent samples it to end its turn."""
     strips: bool = False
     """Whether leading and trailing white space of messages is removed."""
+    as_json: bool = False
+    """Whether later messages are written as a text in JSON, whose quotes are among the markers."""
     tool_template: ToolTemplate | None = field(default=None, compare=False)
     """The form of tools in the model's chat template; None if there is no template."""
 
@@ -41,7 +45,10 @@ class ChatMarkers:
 
     def later(self, user: str) -> Segments:
         """Return a later context, from the end of a response to the beginning of the next."""
-        return (*self.user, self._message(user), *self.assistant)
+        text = self._message(user)
+        if self.as_json:
+            text = json.dumps(text, ensure_ascii=False)[1:-1]
+        return (*self.user, text, *self.assistant)
 
     def _message(self, text: str) -> str:
         return text.strip() if self.strips else text
@@ -60,8 +67,8 @@ class ToolMarkers:
     """Text before a call; may be empty before one in JSON."""
     closing: str
     """Text after it; may be empty after one in JSON."""
-    tags: CallTags | None = None
-    """What stands within a call; None for JSON with a name and arguments."""
+    syntax: CallSyntax | None = None
+    """What stands within a call; None for a JSON object with a name and arguments."""
 
 
 class ToolTemplate(Protocol):
@@ -74,6 +81,14 @@ class ToolTemplate(Protocol):
             ValueError: if the template has no tools, or calls in a form that cannot be read.
         """
         ...
+
+
+def split_at(text: str, tokens: Mapping[str, int]) -> Segments:
+    """Split a text at the tokens that it spells."""
+    longest_first = sorted(tokens, key=len, reverse=True)
+    pattern = "|".join(re.escape(token) for token in longest_first)
+    pieces = re.split(f"({pattern})", text) if tokens else [text]
+    return tuple(tokens.get(piece, piece) for piece in pieces if piece)
 
 
 def encode_texts(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[list[int]]:

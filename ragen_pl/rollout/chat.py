@@ -14,13 +14,14 @@ from typing import Any
 from transformers import PreTrainedTokenizerFast
 
 from ragen_pl.envs.base import TextEnv
-from ragen_pl.models.call_tags import CallTags
+from ragen_pl.models.call_syntax import CallSyntax
 from ragen_pl.models.message_markers import (
     ChatMarkers,
     Segments,
     ToolMarkers,
     encode_segments,
     encode_texts,
+    split_at,
 )
 from ragen_pl.rollout.prompts import Prompts, system_text
 from ragen_pl.rollout.responses import (
@@ -41,7 +42,7 @@ class Dialogue:
         prompts: The wording of the prompts.
         max_actions_per_turn: Maximum actions in one response.
         enclosure: What stands around the answer.
-        tags: What stands within an answer that is a call in the template's form; None if answers
+        syntax: What stands within an answer that is a call in the template's form; None if answers
             are actions as they are.
     """
 
@@ -50,11 +51,11 @@ class Dialogue:
         prompts: Prompts,
         max_actions_per_turn: int,
         enclosure: Enclosure = ANSWER,
-        tags: CallTags | None = None,
+        syntax: CallSyntax | None = None,
     ) -> None:
         self.prompts = prompts
         self.max_actions_per_turn = max_actions_per_turn
-        self.enclosure, self.tags = enclosure, tags
+        self.enclosure, self.syntax = enclosure, syntax
         self.opening_tag = "<think>" if prompts.think else enclosure.opening
 
     def system_text(self, env: TextEnv) -> str:
@@ -90,7 +91,7 @@ class Dialogue:
         Args:
             response: The response.
             known: The environment's action names, or None if actions are free text.
-            tools: The environment's tools, whose schemas a call between tags is read by.
+            tools: The environment's tools, whose schemas a call is read by.
         """
         parsed = parse_response(
             response,
@@ -99,9 +100,9 @@ class Dialogue:
             max_actions=self.max_actions_per_turn,
             enclosure=self.enclosure,
         )
-        if self.tags is None or not parsed.actions:
+        if self.syntax is None or not parsed.actions:
             return parsed
-        call = self.tags.read(parsed.actions[0], tools)
+        call = self.syntax.read(parsed.actions[0], tools)
         if call is None:
             return ParsedResponse(parsed.thought, (), is_valid=False)
         return replace(parsed, actions=(call,))
@@ -143,9 +144,16 @@ class Chat(Dialogue):
         self.tokenizer = tokenizer
         self.markers = markers
         self._tool_markers: dict[str, ToolMarkers] = {}
+        self._special: dict[str, int] = {}
+        """Special tokens that may stand around and within a call."""
+        if prompts.tools == "template":
+            known = tokenizer.added_tokens_decoder.items()
+            self._special = {str(token): index for index, token in known if token.special}
         super().__init__(prompts, max_actions_per_turn, *self._call_form(prompts))
         header = self.decode(encode_segments(tokenizer, [markers.assistant])[0]).rstrip()
-        self._forced: Segments = () if header.endswith(self.opening_tag) else (self.opening_tag,)
+        self._forced: Segments = (
+            () if header.endswith(self.opening_tag) else self._marks(self.opening_tag)
+        )
         if header.endswith("<think>") and not prompts.think:
             raise ValueError(
                 f"prompts.think is {prompts.think}, but the model's chat template opens every "
@@ -154,7 +162,7 @@ class Chat(Dialogue):
             )
         self._pieces: dict[int, str] = {}
 
-    def _call_form(self, prompts: Prompts) -> tuple[Enclosure, CallTags | None]:
+    def _call_form(self, prompts: Prompts) -> tuple[Enclosure, CallSyntax | None]:
         """Return what stands around an answer, or around and within a call in the template's form.
 
         Raises:
@@ -163,7 +171,7 @@ class Chat(Dialogue):
         if prompts.tools == "answer":
             return ANSWER, None
         markers = self._markers_with(_PROBE)
-        return Enclosure(markers.opening, markers.closing), markers.tags
+        return Enclosure(markers.opening, markers.closing), markers.syntax
 
     def _markers_with(self, tools: Sequence[Mapping[str, Any]]) -> ToolMarkers:
         """Return the markers of conversations with these tools."""
@@ -278,12 +286,38 @@ class Chat(Dialogue):
         Args:
             text: The response without the forced opening tag.
         """
-        (ids,) = self.encode([text])
-        return Completion.written((*ids, self.markers.end))
+        return Completion.written((*self.encode_response(text), self.markers.end))
+
+    def encode_response(self, text: str) -> tuple[int, ...]:
+        """Encode a response that was written, without the forced opening tag.
+
+        The texts around and within its call are the special tokens that they spell, as the model
+        samples them; the same letters elsewhere are text.
+        """
+        return self.encode_parts([self._response_segments(text)])[0]
+
+    def _response_segments(self, text: str) -> Segments:
+        whole, think = self.opening_tag + text, self.prompts.think
+        match = find_blocks(whole, think=think, enclosure=self.enclosure) if self._special else None
+        if match is None:
+            return (text,)
+        forced = len(self.opening_tag)
+        begin, end = (max(place, forced) for place in match.span(2 if think else 1))
+        opened = max(begin - len(self.enclosure.opening.strip()), forced)
+        call = whole[begin:end]
+        pieces = (call,) if self.syntax is None else self.syntax.marked(call)
+        segments: list[int | str] = [whole[forced:opened], *self._marks(whole[opened:begin])]
+        for place, piece in enumerate(pieces):
+            segments += self._marks(piece) if place % 2 else (piece,)
+        return (*segments, *self._marks(whole[end : match.end()]), whole[match.end() :])
+
+    def _marks(self, text: str) -> Segments:
+        """Split a text of the chat template's at the special tokens that it spells."""
+        return split_at(text, self._special)
 
     def response_text(self, thought: str, actions: Sequence[str]) -> str:
         """Return the text of a response, without the forced opening tag."""
-        written = actions if self.tags is None else map(self.tags.write, actions)
+        written = actions if self.syntax is None else map(self.syntax.write, actions)
         answer = f" {SEPARATOR} ".join(written)
         opening, closing = self.enclosure.opening, self.enclosure.closing
         if self.prompts.think:

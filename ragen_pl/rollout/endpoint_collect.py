@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
 
 import numpy as np
 
 from ragen_pl.envs.base import TextEnv
-from ragen_pl.envs.boundary import warn
+from ragen_pl.envs.boundary import calling, warn
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.endpoint import EndpointClient, EndpointError, EndpointReply, Message
 from ragen_pl.rollout.chat import Dialogue
@@ -28,11 +31,25 @@ from ragen_pl.types import (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _MessageExchange:
+    """A message of the past and the answer to it."""
+
+    text: str
+    answer: Message
+    call_id: str | None
+    """The id of the call whose result the next message is; None if it is none."""
+
+
 class MessageEpisode(DialogueEpisode):
     """An episode played in messages. Its turns have no tokens.
 
     A response may lack the opening tag, which some chat templates write themselves. The context's
     length is up to the endpoint. If it does not answer, the episode ends as ``ENDPOINT_ERROR``.
+
+    With ``prompts.tools`` ``template``, requests have the tools and answers the calls, whose
+    results are messages of their own. The first call of an answer is carried out, with a thought or
+    without; further ones, and text beside it that is no thought, break the format.
 
     Args:
         env: The environment, which no other episode may use.
@@ -54,27 +71,34 @@ class MessageEpisode(DialogueEpisode):
         episode_id: EpisodeId,
     ) -> None:
         self._client = client
-        self._exchanges: list[tuple[str, str]] = []
+        self._exchanges: list[_MessageExchange] = []
+        self._tools: Sequence[Mapping[str, Any]] = ()
         super().__init__(env, dialogue, config, seed=seed, episode_id=episode_id)
 
     def _begin(self) -> None:
         super()._begin()
+        if self.dialogue.prompts.tools == "template":
+            with calling("tools"):
+                self._tools = self.env.env.tools
         self.message = self.write_next_turn()
 
     @property
     def messages(self) -> list[Message]:
         """The system message, what the memory keeps of earlier turns, and the current turn's."""
-        said = [*(text for text, _ in self._exchanges), self.message]
-        answers = [answer for _, answer in self._exchanges]
+        said = [*(exchange.text for exchange in self._exchanges), self.message]
+        call_ids = [None, *(exchange.call_id for exchange in self._exchanges)]
         messages: list[Message] = []
         if self._client.endpoint.system_role:
             messages.append({"role": "system", "content": self.system})
         else:
             said[0] = f"{self.system}\n{said[0]}"
-        for text, answer in zip(said, answers, strict=False):
-            messages.append({"role": "user", "content": text})
-            messages.append({"role": "assistant", "content": answer})
-        messages.append({"role": "user", "content": said[-1]})
+        for text, call_id, exchange in zip_longest(said, call_ids, self._exchanges):
+            if call_id is None:
+                messages.append({"role": "user", "content": text})
+            else:
+                messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
+            if exchange is not None:
+                messages.append(exchange.answer)
         return messages
 
     def play_turn(self, sampling: Sampling) -> None:
@@ -83,7 +107,7 @@ class MessageEpisode(DialogueEpisode):
         seed = int(np.random.SeedSequence(turn_id).generate_state(1)[0]) >> 1  # 31 bits
         try:
             reply = self._client.ask(
-                self.messages, sampling.temperature, sampling.max_new_tokens, seed
+                self.messages, sampling.temperature, sampling.max_new_tokens, seed, self._tools
             )
         except EndpointError as error:
             self.stop_reason, self.error = StopReason.ENDPOINT_ERROR, str(error)
@@ -93,23 +117,38 @@ class MessageEpisode(DialogueEpisode):
             return
         with self.env_errors():
             self._play_turn(self._read(reply))
-            self._exchanges.append((self.message, reply.content))
+            self._exchanges.append(self._exchange(reply))
             if self.stop_reason is None:
                 kept = self.config.memory.kept(len(self._exchanges))
                 self._exchanges = self._exchanges[len(self._exchanges) - kept :]
                 self.message = self.write_next_turn()
 
+    def _exchange(self, reply: EndpointReply) -> _MessageExchange:
+        answer: dict[str, Any] = {"role": "assistant", "content": reply.content}
+        call = reply.calls[0] if reply.calls else None
+        if call is not None and not call.has_object:
+            answer["content"] += call.action
+        elif call is not None:  # each call wants a result, so further ones are left out
+            answer["tool_calls"] = [call.to_dict()]
+            return _MessageExchange(self.message, answer, call.call_id)
+        return _MessageExchange(self.message, answer, None)
+
     def _read(self, reply: EndpointReply) -> Response:
         tag = self.dialogue.opening_tag
         text = (reply.text if self.dialogue.prompts.think else reply.content).lstrip()
         whole = text if tag in text else tag + text
-        parsed = self.dialogue.parse_whole(whole, self.env.actions)
+        call = reply.calls[0].action if reply.calls else ""
+        parsed = self.dialogue.parse_whole(whole + call, self.env.actions)
+        is_valid, actions = parsed.is_valid, parsed.actions
+        if self._tools:
+            is_valid = is_valid and len(reply.calls) == 1 and actions == (call,)
+            actions = (call,) if call else ()
         return Response(
-            actions=parsed.actions,
+            actions=actions,
             completion=Completion((), (), None, stopped=reply.stopped),
-            text=whole.removeprefix(tag),
+            text=whole.removeprefix(tag) + call,
             thought=parsed.thought,
-            is_valid=parsed.is_valid and reply.stopped,
+            is_valid=is_valid and reply.stopped,
         )
 
 

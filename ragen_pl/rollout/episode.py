@@ -441,7 +441,7 @@ class ChatEpisode(DialogueEpisode):
     @cached_property
     def _tools(self) -> Sequence[Mapping[str, Any]]:
         """The tools by whose schemas calls are read; none where calls say the types themselves."""
-        return () if self.chat.tags is None else self.env.env.tools
+        return () if self.chat.syntax is None else self.env.env.tools
 
     def _parse(self, completion: Completion) -> Response:
         text = self.chat.decode(completion.token_ids)

@@ -32,6 +32,8 @@ class Enclosure:
 
 
 ANSWER = Enclosure("<answer>", "</answer>")
+CALL_ALONE = Enclosure("", "")
+"""Nothing around a call, which an endpoint returns apart from the text."""
 
 
 @lru_cache(maxsize=16)

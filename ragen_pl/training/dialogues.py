@@ -13,7 +13,7 @@ from ragen_pl.rollout.chat import Chat, Dialogue
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.mixture import env_of_set
 from ragen_pl.rollout.prompts import Prompts, common_vocabulary
-from ragen_pl.rollout.responses import actions_per_turn
+from ragen_pl.rollout.responses import ANSWER, CALL_ALONE, actions_per_turn
 from ragen_pl.training.environments import key_of
 from ragen_pl.training.evaluation.sets import EvaluationConfig
 from ragen_pl.training.learner import Learner
@@ -136,16 +136,15 @@ class Dialogues:
         unless the policy is behind an endpoint.
 
         Raises:
-            ConfigError: when the wording does not suit the endpoint, and as ``chats``.
+            ConfigError: as ``chats``.
         """
         if learner.endpoint is None:
             return self.evaluation_chat(learner, eval_set)
-        if self.prompts.tools == "template":
-            raise ConfigError(
-                "data.prompts.tools is template, but the policy is behind an endpoint, which "
-                "applies a template of its own: set data.prompts.tools to answer"
-            )
-        return Dialogue(self.prompts, self.actions_per_turn_on(eval_set))
+        return Dialogue(
+            self.prompts,
+            self.actions_per_turn_on(eval_set),
+            ANSWER if self.prompts.tools == "answer" else CALL_ALONE,
+        )
 
     def _chat(self, learner: Learner, max_actions_per_turn: int) -> Chat:
         if max_actions_per_turn not in self._chats:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -17,8 +18,9 @@ from ragen_pl.models.endpoint import (
     EndpointError,
     EndpointReply,
     Message,
+    ToolCall,
 )
-from tests.support.chat_server import Answer, Asked, completion, serving
+from tests.support.chat_server import Answer, Asked, call, completion, serving
 
 MESSAGES: list[Message] = [{"role": "user", "content": "where?"}]
 GARBAGE = ["not json", "[]", "{}", '{"choices": []}', '{"choices": [{"message": null}]}', "null"]
@@ -68,6 +70,44 @@ def test_what_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
         }
         assert {**wanted, **options}.items() <= asked.body.items()
         assert reply == EndpointReply("up", "up", stopped=True)
+
+
+TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+
+
+def test_tools_are_sent_and_calls_are_read() -> None:
+    calls = [call("look", {"at": "ä"}), call("look", "{", ""), call("look", "")]
+    calls[2]["function"]["arguments"] = {"at": 1}  # as some servers send it
+    script = Scripted(completion(None, "tool_calls", tool_calls=calls), completion("none"))
+    with serving(script) as (url, asked):
+        client = EndpointClient(Endpoint(url, "m"))
+        reply = client.ask(MESSAGES, 0.5, 9, 3, TOOLS)
+        assert client.ask(MESSAGES, 0.5, 9, 3, TOOLS).calls == ()
+    assert asked[0].body["tools"] == TOOLS
+    assert (reply.text, reply.stopped) == ("", True)
+    good, broken, plain = reply.calls
+    assert good.action == '{"name": "look", "arguments": {"at": "ä"}}'
+    assert good.to_dict() == call("look", json.dumps({"at": "ä"}))
+    assert (broken.call_id, broken.has_object) == ("call00000", False)
+    assert broken.action == '{"name": "look", "arguments": "{"}'
+    assert (plain.arguments, plain.has_object) == ('{"at": 1}', True)
+    assert ToolCall("1", "look", " ").to_dict()["function"]["arguments"] == "{}"
+
+
+def test_calls_of_tools_that_were_not_sent_are_no_calls() -> None:
+    for _, (asked,), (reply,) in talk(Scripted(completion("up", tool_calls=[call("look", {})]))):
+        assert "tools" not in asked.body
+        assert reply == EndpointReply("up", "up", stopped=True)
+
+
+def test_a_call_that_is_none_is_repeated() -> None:
+    wrong = call("look", {})
+    wrong["function"]["name"] = None
+    script = Scripted(completion(None, tool_calls=[wrong]), completion("up"))
+    with serving(script) as (url, _):
+        client = EndpointClient(Endpoint(url, "m"), sleep=script.waits.append)
+        assert client.ask(MESSAGES, 0.5, 9, 3, TOOLS).text == "up"
+        assert client.usage.retries == 1
 
 
 def test_greedy_is_temperature_zero() -> None:

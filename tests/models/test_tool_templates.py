@@ -8,13 +8,20 @@ from typing import Any
 import pytest
 
 from ragen_pl.envs.tools.schema import ToolSchema
+from ragen_pl.models.call_json import CALL_ID
 from ragen_pl.models.chat_template import ChatTemplate, conversation
 from ragen_pl.models.embedded import build_tokenizer, read_markers
 from ragen_pl.models.message_markers import Segments, encode_segments
 from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.prompts import Prompts
 from tests.support.templates import TEMPLATES, make_tokenizer
-from tests.support.tool_templates import LATE_THOUGHTS, REFUSED, TOOL_TEMPLATES
+from tests.support.tool_templates import (
+    LATE_THOUGHTS,
+    MARKED_TEMPLATES,
+    REFUSED,
+    TOOL_TEMPLATES,
+    make_tool_tokenizer,
+)
 
 SCHEMA = ToolSchema(
     "search",
@@ -57,14 +64,15 @@ def test_appended_contexts_with_results_are_the_templates_own(shape: str) -> Non
         ("bare", "", ""),
         ("tagged", "<tool_call>\n<function=", "\n</function>\n</tool_call>"),
         ("paired", "<tool_call>", "\n</tool_call>"),
+        *((shape, "[TOOL_CALLS]", "") for shape in MARKED_TEMPLATES),
     ],
 )
 def test_the_form_of_a_call_is_read_from_the_template(
     shape: str, opening: str, closing: str
 ) -> None:
-    markers = ChatTemplate(make_tokenizer(TOOL_TEMPLATES[shape]), {}).tool_markers(TOOLS)
+    markers = ChatTemplate(make_tool_tokenizer(shape), {}).tool_markers(TOOLS)
     assert (markers.opening, markers.closing) == (opening, closing)
-    assert (markers.tags is None) == (shape in ("hermes", "bare"))
+    assert (markers.syntax is None) == (shape in ("hermes", "bare"))
 
 
 def test_results_have_their_own_form_where_thoughts_of_calls_are_kept() -> None:
@@ -79,24 +87,22 @@ def test_results_have_their_own_form_where_thoughts_of_calls_are_kept() -> None:
     assert "<tool_response>" in text
 
 
-@pytest.mark.parametrize("shape", ["tagged", "paired"])
+@pytest.mark.parametrize("shape", ["tagged", "paired", *MARKED_TEMPLATES])
 @pytest.mark.parametrize(
     "arguments", [{}, {"query": "Oslo"}, {"query": "a\n  b", "top": 3, "of": ["x", None]}]
 )
-def test_a_call_between_tags_is_written_as_the_template_writes_it(
-    shape: str, arguments: dict[str, Any]
-) -> None:
-    template = ChatTemplate(make_tokenizer(TOOL_TEMPLATES[shape]), {})
+def test_a_call_is_written_as_the_template_writes_it(shape: str, arguments: dict[str, Any]) -> None:
+    template = ChatTemplate(make_tool_tokenizer(shape), {})
     markers = template.tool_markers(TOOLS)
-    assert markers.tags is not None
+    assert markers.syntax is not None
     call = {"name": "search", "arguments": arguments}
-    written = f"{markers.opening}{markers.tags.write(json.dumps(call))}{markers.closing}"
+    written = f"{markers.opening}{markers.syntax.write(json.dumps(call))}{markers.closing}"
     asked = conversation("Find it.", [], "Where?")
-    function = {"type": "function", "function": call}
+    function = {"type": "function", "id": CALL_ID, "function": call}
     whole = [*asked, {"role": "assistant", "content": "", "tool_calls": [function]}]
     text = template.render(whole, add_generation_prompt=False)
     assert text is not None
-    assert text.endswith(f"{written}<|im_end|>\n")
+    assert text.removesuffix("<|im_end|>\n").removesuffix("</s>").endswith(written)
 
 
 @pytest.mark.parametrize("shape", [*TEMPLATES, *REFUSED])

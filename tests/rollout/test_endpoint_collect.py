@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import Any
 import huggingface_hub.constants
 import pytest
 
-from ragen_pl.envs import Sokoban
+from ragen_pl.envs import SearchQA, Sokoban
 from ragen_pl.envs.sokoban.text import SYMBOLS
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.endpoint import Endpoint, EndpointClient
@@ -20,9 +21,10 @@ from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.endpoint_collect import collect_from_endpoint
 from ragen_pl.rollout.memory import Compact, Full, State, Window
 from ragen_pl.rollout.prompts import Prompts
+from ragen_pl.rollout.responses import CALL_ALONE
 from ragen_pl.runtime.faults import Fault, FaultKind, add_receiver, remove_receiver
 from ragen_pl.types import Sampling, StopReason, TrajectoryGroup
-from tests.support.chat_server import Answer, completion, serving
+from tests.support.chat_server import Answer, call, completion, serving
 from tests.support.toy_env import NamedLamp
 
 ROLLOUT = RolloutConfig(group_size=2, max_turns=3, max_actions_per_turn=1)
@@ -255,3 +257,103 @@ def test_an_interruption_stops_the_requests() -> None:
             play_at(url, progress=stop, concurrency=1)
         count = len(asked)
     assert count < 18
+
+
+def play_tools(answer: Any, *, think: bool = False, **more: Any) -> tuple[Any, list[Any]]:
+    """Return the trajectory of an endpoint with tools of its own, and the requests."""
+    rollout = replace(ROLLOUT, group_size=1, **more)
+    with serving(answer) as (url, asked):
+        (group,) = collect_from_endpoint(
+            SearchQA(people=60, top_k=1),
+            SEEDS[:1],
+            Dialogue(Prompts(think=think, tools="template"), 1, CALL_ALONE),
+            EndpointClient(Endpoint(url, "m", retries=0)),
+            rollout,
+            iteration=0,
+            sampling=Sampling(0.5, 20),
+        )
+    return group.trajectories[0], [each.body for each in asked]
+
+
+def searching(*calls: dict[str, Any], content: str | None = None, **message: Any) -> Any:
+    return lambda _: completion(content, "tool_calls", tool_calls=list(calls), **message)
+
+
+def test_tools_are_called_in_the_endpoint_s_own_form() -> None:
+    searched = call("search", {"query": "works"})
+    played, asked = play_tools(searching(searched))
+    assert [turn.is_valid for turn in played.turns] == [True] * 3
+    action = '{"name": "search", "arguments": {"query": "works"}}'
+    assert {turn.actions for turn in played.turns} == {(action,)}
+    assert {turn.response for turn in played.turns} == {action}
+    assert "1. " in played.turns[0].observation or "1. " in played.turns[1].observation
+    names = [sorted(tool["function"]["name"] for tool in body["tools"]) for body in asked]
+    assert names == [["finish", "search"]] * 3
+    roles = [message["role"] for message in asked[2]["messages"]]
+    assert roles == ["system", "user", "assistant", "tool", "assistant", "tool"]
+    _, _, said, found, *_ = asked[2]["messages"]
+    assert said == {"role": "assistant", "content": "", "tool_calls": [searched]}
+    assert found["tool_call_id"] == searched["id"]
+    assert "1. " in found["content"]
+    assert "Actions: one call of a tool\n" in asked[0]["messages"][0]["content"]
+
+
+def test_an_answer_without_a_call_is_followed_by_a_user_message() -> None:
+    played, asked = play_tools(lambda _: completion("Hm"))
+    assert [(turn.actions, turn.is_valid) for turn in played.turns] == [((), False)] * 3
+    roles = [message["role"] for message in asked[1]["messages"]]
+    assert roles == ["system", "user", "assistant", "user"]
+
+
+def test_a_window_of_messages_begins_with_a_user_message() -> None:
+    _, asked = play_tools(searching(call("search", {"query": "a"})), memory=Window(2))
+    roles = [message["role"] for message in asked[2]["messages"]]
+    assert roles == ["system", "user", "assistant", "tool"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told", "role"),
+    [
+        ("{", "arguments must be an object", "user"),
+        ("[1]", "arguments must be an object", "user"),
+        ({"query": 3}, "query of search is 3", "tool"),
+        ("", "search", "tool"),
+    ],
+)
+def test_wrong_calls_are_answered(arguments: Any, told: str, role: str) -> None:
+    """Servers refuse a dialogue with a call whose arguments are no object: it stays a text."""
+    played, asked = play_tools(searching(call("search", arguments)))
+    assert played.stop_reason is StopReason.MAX_TURNS
+    said, answered = asked[1]["messages"][-2:]
+    assert answered["role"] == role
+    assert "Error: " in answered["content"]
+    assert told in answered["content"]
+    for each in said.get("tool_calls", []):
+        assert isinstance(json.loads(each["function"]["arguments"]), dict)
+    assert ("search" in said["content"]) is (role == "user")
+
+
+def test_only_the_first_call_is_carried_out() -> None:
+    first, second = call("search", {"query": "a"}), call("search", {"query": "b"}, "2")
+    played, asked = play_tools(searching(first, second))
+    assert not played.turns[0].is_valid
+    assert played.turns[0].actions == ('{"name": "search", "arguments": {"query": "a"}}',)
+    assert asked[1]["messages"][2]["tool_calls"] == [first]
+
+
+@pytest.mark.parametrize(
+    ("message", "valid", "thought"),
+    [
+        ({"content": "<think>a</think>"}, True, "a"),
+        ({"content": "a</think>\n"}, True, "a"),
+        ({"reasoning_content": "a"}, True, "a"),
+        ({"content": "a"}, False, ""),
+        ({}, False, ""),
+        ({"content": "<think>a</think>So:"}, False, "a"),
+    ],
+)
+def test_a_thought_stands_before_the_call(message: Any, valid: bool, thought: str) -> None:
+    searched = call("search", {"query": "a"})
+    played, _ = play_tools(searching(searched, **message), think=True)
+    (turn, *_) = played.turns
+    assert (turn.is_valid, turn.thought, len(turn.actions)) == (valid, thought, 1)

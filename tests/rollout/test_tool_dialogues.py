@@ -11,6 +11,7 @@ import pytest
 
 from ragen_pl.envs import SearchQA, Sokoban, TextEnv
 from ragen_pl.envs.tools import ToolEnv
+from ragen_pl.models.call_json import CALL_ID
 from ragen_pl.models.chat_template import ChatTemplate
 from ragen_pl.rollout.actors import ExpertActor
 from ragen_pl.rollout.chat import Chat
@@ -21,7 +22,7 @@ from ragen_pl.rollout.responses import Enclosure, parse_response
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.types import Completion, EpisodeId, StopReason
 from tests.support.templates import TEMPLATES, make_tokenizer
-from tests.support.tool_templates import TOOL_TEMPLATES
+from tests.support.tool_templates import MARKED_TEMPLATES, TOOL_TEMPLATES, make_tool_tokenizer
 
 CONFIG = RolloutConfig(
     max_turns=6, max_actions_per_turn=1, max_response_tokens=120, max_context=6000
@@ -49,9 +50,16 @@ class Counting(ToolEnv):
 
 
 def chat(shape: str = "hermes", **prompts: Any) -> Chat:
-    tokenizer = make_tokenizer({**TEMPLATES, **TOOL_TEMPLATES}[shape])
+    plain = shape in TEMPLATES
+    tokenizer = make_tokenizer(TEMPLATES[shape]) if plain else make_tool_tokenizer(shape)
     markers, _ = ChatTemplate(tokenizer, {}).markers()
     return Chat(Prompts(**prompts), tokenizer, markers, 1)
+
+
+def sampled(talk: Chat, ids: Sequence[int], *, stopped: bool = True) -> Completion:
+    tokens = (*ids, talk.markers.end) if stopped else tuple(ids)
+    zeros = (0.0,) * len(tokens)
+    return Completion(tokens, zeros, zeros, stopped=stopped)
 
 
 def episode(talk: Chat) -> ChatEpisode:
@@ -63,9 +71,7 @@ def say(played: ChatEpisode, text: str) -> None:
     """Answer the next turn with a text."""
     assert played.begin_turn()
     (ids,) = played.chat.encode([text])
-    tokens = (*ids, played.chat.markers.end)
-    zeros = (0.0,) * len(tokens)
-    played.receive(Completion(tokens, zeros, zeros, stopped=True))
+    played.receive(sampled(played.chat, ids))
 
 
 def search(query: str) -> str:
@@ -122,7 +128,9 @@ def test_in_the_answer_the_system_message_has_the_tools() -> None:
 
 
 @pytest.mark.parametrize("think", [True, False])
-@pytest.mark.parametrize("shape", ["hermes", "bare", "tagged", "paired", "chatml"])
+@pytest.mark.parametrize(
+    "shape", ["hermes", "bare", "tagged", "paired", "chatml", *MARKED_TEMPLATES]
+)
 def test_the_expert_s_calls_are_demonstrations_in_either_form(shape: str, think: bool) -> None:
     tools: Any = "answer" if shape == "chatml" else "template"
     talk = chat(shape, think=think, tools=tools)
@@ -134,9 +142,97 @@ def test_the_expert_s_calls_are_demonstrations_in_either_form(shape: str, think:
     assert [turn.actions for turn in played.turns] == [move.actions for move in moves]
     opening, closing = talk.enclosure.opening, talk.enclosure.closing
     for turn in played.turns:
-        call = turn.actions[0] if talk.tags is None else talk.tags.write(turn.actions[0])
+        call = turn.actions[0] if talk.syntax is None else talk.syntax.write(turn.actions[0])
         assert (talk.opening_tag + turn.response).endswith(f"{opening}{call}{closing}")
         assert (turn.thought_tokens > 0) is think
+
+
+@pytest.mark.parametrize("shape", MARKED_TEMPLATES)
+def test_calls_that_begin_with_a_special_token_are_tokens_of_the_template(shape: str) -> None:
+    wording = {"turn": "{observation}", "response_format_answer": "a call"}
+    talk = chat(shape, think=False, tools="template", **wording)
+    tokenizer = talk.tokenizer
+    played = episode(talk)
+    template = ChatTemplate(tokenizer, {}, played.env.env.tools)
+    first, system = played.observation, played.system.strip()
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": system},
+        {"role": "user", "content": first},
+    ]
+    if shape.startswith("listed"):  # whose system message moves
+        messages = [{"role": "user", "content": f"{system}\n\n{first}"}]
+    rng, opening = random.Random(0), tokenizer.convert_tokens_to_ids("[TOOL_CALLS]")
+    while played.begin_turn():
+        assert played.context.tokens[-1] == opening
+        assert isinstance(opening, int)
+        text = template.render(messages)
+        assert text is not None
+        wanted = tokenizer(text, add_special_tokens=False)["input_ids"]
+        assert [*played.context.tokens] == [*wanted, opening]
+        played.take(ExpertActor().act(played.env, rng, 1))
+        function = json.loads(played.turns[-1].actions[0])
+        said = {"type": "function", "id": CALL_ID, "function": function}
+        messages += [
+            {"role": "assistant", "content": "", "tool_calls": [said]},
+            {"role": "tool", "content": played.observation.strip(), "tool_call_id": CALL_ID},
+        ]
+    assert played.success
+    assert len(played.turns) > 1
+
+
+@pytest.mark.parametrize("shape", MARKED_TEMPLATES)
+def test_only_the_texts_of_the_template_are_special_tokens(shape: str) -> None:
+    talk = chat(shape, tools="template")
+    call = json.dumps({"name": "search", "arguments": {"query": "[ARGS] [TOOL_CALLS]"}})
+    text = talk.response_text("[TOOL_CALLS] or [ARGS]?", [call])
+    ids = talk.encode_response(text)
+    assert talk.decode(ids) == text
+    known = talk.tokenizer.added_tokens_decoder
+    special = [known[token].content for token in ids if token in known and known[token].special]
+    marks = {"with ids": ["[CALL_ID]", "[ARGS]"], "with arguments": ["[ARGS]"]}.get(shape, [])
+    assert special == ["[TOOL_CALLS]", *marks]
+    parsed = talk.parse(text, None)
+    assert (parsed.thought, parsed.is_valid) == ("[TOOL_CALLS] or [ARGS]?", True)
+    assert "[ARGS] [TOOL_CALLS]" in parsed.actions[0]
+    assert talk.encode_response("no call") == tuple(talk.encode(["no call"])[0])
+
+
+@pytest.mark.parametrize("shape", MARKED_TEMPLATES)
+def test_after_a_response_without_a_call_the_tools_stay_where_they_are(shape: str) -> None:
+    """The template would move them to the last user message, behind tokens that are kept."""
+    talk = chat(shape, tools="template", turn="{observation}")
+    played = episode(talk)
+    tools = "[AVAILABLE_TOOLS]"
+    say(played, "I look.</think>Hm")
+    before, sep, after = whole(played).partition("I look.</think>Hm</s>")
+    assert sep
+    assert before.count(tools) == 1
+    assert after == f"[INST]{played.observation.strip()}[/INST]<think>"
+    assert (played.turns[0].actions, played.turns[0].is_valid) == ((), False)
+    say(played, talk.response_text("I look.", [search("works")]))
+    assert "[TOOL_RESULTS]" in whole(played).partition(sep)[2]
+    assert played.turns[1].is_valid
+
+
+@pytest.mark.parametrize(
+    ("shape", "said", "told"),
+    [
+        ("listed", '[{"name": "search", "arguments": {"query": "a"}]', "the call is no JSON"),
+        ("listed", "[]", "a call is"),
+        ("listed", '[{"name": "find"}]', "there is no tool 'find'"),
+        ("listed", f"[{search('a')}, {search('b')}]", "a call is"),
+        ("with ids", 'search[CALL_ID]x[ARGS]{"query": ', "arguments must be an object"),
+        ("with arguments", 'search[ARGS]{"query": "a"} and', "arguments must be an object"),
+        ("with arguments", "find[ARGS]{}", "there is no tool 'find'"),
+        ("with arguments", 'search[ARGS]{"query": NaN}', "the call is no JSON"),
+    ],
+)
+def test_wrong_calls_are_answered_as_results(shape: str, said: str, told: str) -> None:
+    talk = chat(shape, think=False, tools="template")
+    played = episode(talk)
+    say(played, said)
+    assert f"Error: {told}" in played.observation
+    assert "[TOOL_RESULTS]" in whole(played).partition(said)[2]
 
 
 @pytest.mark.parametrize("think", [True, False])
@@ -145,7 +241,7 @@ def test_a_call_between_tags_reaches_the_environment_with_its_types(
     shape: str, think: bool
 ) -> None:
     talk = chat(shape, think=think, tools="template")
-    assert talk.tags is not None
+    assert talk.syntax is not None
     played = ChatEpisode(Counting(), talk, CONFIG, seed=3, episode_id=EpisodeId(0, 0, 0))
     call = json.dumps({"name": "count", "arguments": {"text": "7", "times": 3, "marks": ["a"]}})
     say(played, talk.response_text("I count.", [call]))

@@ -40,6 +40,12 @@ def completion(content: str | None, finish_reason: str = "stop", **message: Any)
     )
 
 
+def call(name: str, arguments: Any, call_id: str = "abc123def") -> dict[str, Any]:
+    """Return a call of a tool as a completion's message has it; arguments are JSON in a text."""
+    given = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": given}}
+
+
 @dataclass(frozen=True)
 class Asked:
     """A request that arrived."""

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from tokenizers import AddedToken
+from transformers import PreTrainedTokenizerFast
+
+from tests.support.templates import make_tokenizer
+
 _HERMES = (
     "{% set talk = messages %}"
     "{{ '<|im_start|>system\n' }}"
@@ -50,6 +55,65 @@ _PAIRED_CALL = (
     "{{ '\n<arg_key>' + name + '</arg_key>\n<arg_value>' }}" + _VALUE + "{{ '</arg_value>' }}"
     "{% endfor %}{{ '\n</tool_call>' }}"
 )
+_NINE = (
+    "{% if not ID or ID | length != 9 %}{{ raise_exception('ids have nine characters') }}"
+    "{% endif %}"
+)
+_ALTERNATES = (
+    "{% set at = namespace(count=0) %}{% for m in talk %}"
+    "{% if m.role == 'user' or (m.role == 'assistant' and not m.tool_calls) %}"
+    "{% if (m.role == 'user') != (at.count % 2 == 0) %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}"
+    "{% set at.count = at.count + 1 %}{% endif %}{% endfor %}"
+)
+_MISTRAL_TOOLS = "{{ '[AVAILABLE_TOOLS]' + tools | tojson + '[/AVAILABLE_TOOLS]' }}"
+_MISTRAL_LIST = (
+    "{% set system = none %}{% set talk = messages %}{% if messages[0].role == 'system' %}"
+    "{% set system = messages[0].content %}{% set talk = messages[1:] %}{% endif %}"
+    "{% set users = talk | selectattr('role', 'equalto', 'user') | list %}"
+    + _ALTERNATES
+    + "{{ bos_token }}{% for m in talk %}{% if m.role == 'user' %}"
+    "{% if tools and m == users[-1] %}" + _MISTRAL_TOOLS + "{% endif %}{{ '[INST]' }}"
+    "{% if loop.last and system is not none %}{{ system + '\n\n' }}{% endif %}"
+    "{{ m.content + '[/INST]' }}"
+    "{% elif m.role == 'tool' %}"
+    + _NINE.replace("ID", "m.tool_call_id")
+    + '{{ \'[TOOL_RESULTS]{"content": \' + m.content + \', "call_id": "\' + m.tool_call_id '
+    "+ '\"}[/TOOL_RESULTS]' }}"
+    "{% elif m.tool_calls %}{{ '[TOOL_CALLS][' }}{% for call in m.tool_calls %}"
+    + _NINE.replace("ID", "call.id")
+    + "{{ (call.function | tojson)[:-1] + ', \"id\": \"' + call.id + '\"}' }}{% endfor %}"
+    "{{ ']</s>' }}{% else %}{{ m.content + '</s>' }}{% endif %}{% endfor %}"
+)
+_MISTRAL_IDS = (
+    "{% set users = messages | selectattr('role', 'equalto', 'user') | list %}"
+    "{% set talk = messages %}"
+    + _ALTERNATES
+    + "{{ bos_token }}{% for m in messages %}{% if m.role == 'system' %}"
+    "{{ '[SYSTEM_PROMPT]' + m.content + '[/SYSTEM_PROMPT]' }}{% elif m.role == 'user' %}"
+    "{% if tools and m == users[-1] %}" + _MISTRAL_TOOLS + "{% endif %}"
+    "{{ '[INST]' + m.content + '[/INST]' }}"
+    "{% elif m.role == 'tool' %}"
+    + _NINE.replace("ID", "m.tool_call_id")
+    + "{{ '[TOOL_RESULTS]' + m.tool_call_id + '[TOOL_CONTENT]' + m.content + '[/TOOL_RESULTS]' }}"
+    "{% else %}{{ m.content }}{% for call in m.tool_calls or [] %}"
+    + _NINE.replace("ID", "call.id")
+    + "{{ '[TOOL_CALLS]' + call.function.name + '[CALL_ID]' + call.id + '[ARGS]' "
+    "+ call.function.arguments | tojson }}{% endfor %}{{ '</s>' }}{% endif %}{% endfor %}"
+)
+_MISTRAL_ARGS = (
+    "{{ bos_token }}{% set seen = namespace(tools=false, role='') %}{% for m in messages %}"
+    "{% if m.role == 'tool' and seen.role not in ['assistant', 'tool'] %}"
+    "{{ raise_exception('a result follows a call') }}{% endif %}{% set seen.role = m.role %}"
+    "{% if m.role == 'system' %}{{ '[SYSTEM_PROMPT]' + m.content + '[/SYSTEM_PROMPT]' }}"
+    "{% elif m.role == 'user' %}{% if tools and not seen.tools %}"
+    + _MISTRAL_TOOLS
+    + "{% set seen.tools = true %}{% endif %}{{ '[INST]' + m.content + '[/INST]' }}"
+    "{% elif m.role == 'tool' %}{{ '[TOOL_RESULTS]' + m.content + '[/TOOL_RESULTS]' }}"
+    "{% else %}{{ m.content }}{% for call in m.tool_calls or [] %}"
+    "{{ '[TOOL_CALLS]' + call.function.name + '[ARGS]' + call.function.arguments | tojson }}"
+    "{% endfor %}{{ '</s>' }}{% endif %}{% endfor %}"
+)
 TOOL_TEMPLATES = {
     "hermes": _HERMES,
     "bare": _BARE,
@@ -63,6 +127,21 @@ TOOL_TEMPLATES = {
 }
 """Shapes, no copies: of Qwen and Hermes, of Llama 3, one that knows calls but no results, and calls
 between tags, as Qwen's coders and GLM write them."""
+MOVING_TEMPLATES = {
+    "listed": _MISTRAL_LIST,
+    "listed, results in JSON": _MISTRAL_LIST.replace(
+        '+ m.content + \', "call_id"', '+ m.content | tojson + \', "call_id"'
+    ),
+    "listed after a space": _MISTRAL_LIST.replace("'[TOOL_CALLS]['", "'[TOOL_CALLS] ['").replace(
+        "{{ m.content + '</s>' }}", "{{ ' ' + m.content + '</s>' }}"
+    ),
+    "with ids": _MISTRAL_IDS,
+}
+"""Shapes of Mistral's templates that show the tools before the last user message: of Nemo's, of the
+version 3, of Mistral-7B's and of the version 11."""
+MARKED_TEMPLATES = {**MOVING_TEMPLATES, "with arguments": _MISTRAL_ARGS}
+"""The same, and that of the version 13, which shows them before the first: templates whose calls
+begin with a special token."""
 REFUSED = {
     "moves the tools": _HERMES.replace("{% if tools %}", "{% if tools and talk | length < 3 %}"),
     "calls as tags": _HERMES.replace(_JSON_CALL, "{{ '<function=' + call.function.name + '>' }}"),
@@ -83,3 +162,18 @@ LATE_THOUGHTS = (
     .replace("{{ '<|im_start|>assistant\n' }}", "{{ '<|im_start|>assistant\n<think>\n' }}")
 )
 """A template that keeps the thoughts of calls since the last user message, as Qwen's do."""
+
+
+def make_tool_tokenizer(shape: str) -> PreTrainedTokenizerFast:
+    """Return a tokenizer with the template of a shape, and the special tokens that it writes."""
+    tokenizer = make_tokenizer({**TOOL_TEMPLATES, **MARKED_TEMPLATES}[shape])
+    if shape in MARKED_TEMPLATES:
+        tokenizer.add_tokens([AddedToken(token, special=True) for token in _SPECIAL], True)
+    return tokenizer
+
+
+_SPECIAL = (
+    *("[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"),
+    *("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"),
+    *("[TOOL_RESULTS]", "[TOOL_CONTENT]", "[/TOOL_RESULTS]"),
+)

@@ -170,7 +170,7 @@ class Replayer:
         """
         if not turn.response.startswith(chat.opening_tag):
             raise RefusedLineError(f"a response that does not begin with {chat.opening_tag}")
-        tools = () if chat.tags is None else self.env.tools
+        tools = () if chat.syntax is None else self.env.tools
         parsed = chat.parse_whole(turn.response, known, tools)
         if turn.actions is None:
             if not parsed.is_valid:
@@ -188,8 +188,7 @@ class Replayer:
         if recorded is not None and _is_own(recorded, text, chat):
             ids, stopped = recorded.token_ids, recorded.stopped
         else:
-            (encoded,) = chat.encode([text])
-            ids, stopped = (*encoded, chat.markers.end), True
+            ids, stopped = (*chat.encode_response(text), chat.markers.end), True
         if len(ids) > limit:
             raise RefusedLineError(
                 f"a response that is too long (rollout.max_response_tokens is {limit})"

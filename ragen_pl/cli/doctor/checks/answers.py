@@ -30,7 +30,7 @@ def check_answers(subject: ExaminedRun) -> Iterator[Finding]:
     for trajectory in subject.expert_play:
         for turn in trajectory.turns:
             text = chat.response_text(turn.thought, turn.actions)
-            (ids,) = chat.encode([text])
+            ids = chat.encode_response(text)
             if chat.decode(ids) != text:
                 yield failure(
                     f"the tokenizer changes the text of responses: {one_line(text)!r} becomes "
