@@ -31,9 +31,9 @@ from ragen_pl.training.environments import accepting, check_envs, envs_by_key, t
 from ragen_pl.training.evaluation.evaluator import EvaluationLoader, Evaluator
 from ragen_pl.training.evaluation.sets import EvaluationConfig
 from ragen_pl.training.learner import Learner, current_learner
-from ragen_pl.training.lost_rollouts import LostRollouts
 from ragen_pl.training.rl_iteration import RLIteration
-from ragen_pl.training.short_runs import critic_alone, cut_warm_start
+from ragen_pl.training.run_warnings.lost_rollouts import LostRollouts
+from ragen_pl.training.run_warnings.short_runs import critic_alone, cut_warm_start
 from ragen_pl.training.teaching import Teaching, taught_envs, warm_starts
 from ragen_pl.training.trainer import all_callbacks, is_done, rollout_callbacks
 from ragen_pl.training.unfit_callbacks import refuse_unfit_callbacks
