@@ -67,6 +67,8 @@ from ragen_pl.runtime.allocator import retain_freed_memory
 from ragen_pl.runtime.out_of_memory import explain_out_of_memory, is_out_of_memory
 from ragen_pl.runtime.third_party_output import silence_libraries
 from ragen_pl.runtime.threads import ThreadTuner, configure_threads, fixed_threads, usable_cores
+from ragen_pl.training.callback_checks.unfit_callbacks import refuse_second_display
+from ragen_pl.training.callback_checks.user_callbacks import fault_of_callback
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.run_folder import (
     RESULTS,
@@ -76,8 +78,6 @@ from ragen_pl.training.run_folder import (
 )
 from ragen_pl.training.starpo import StarPO
 from ragen_pl.training.trainer import is_done, rollout_callbacks
-from ragen_pl.training.unfit_callbacks import refuse_second_display
-from ragen_pl.training.user_callbacks import fault_of_callback
 
 _IDLE = 0.2
 """Share of the processes' time in a rollout that may be spent waiting without a word."""

@@ -25,6 +25,8 @@ from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.rollout.seeds import SEEDS_PER_RUN
 from ragen_pl.rollout.self_distillation import SelfDistillation
 from ragen_pl.rollout.start_stream import SingleEnvStream, StartStream
+from ragen_pl.training.callback_checks.unfit_callbacks import refuse_unfit_callbacks
+from ragen_pl.training.callback_checks.user_callbacks import refuse_wrong_hooks
 from ragen_pl.training.dialogues import Dialogues
 from ragen_pl.training.dynamic_sampling import DynamicSampling
 from ragen_pl.training.environments import accepting, check_envs, envs_by_key, training_envs
@@ -36,8 +38,6 @@ from ragen_pl.training.run_warnings.lost_rollouts import LostRollouts
 from ragen_pl.training.run_warnings.short_runs import critic_alone, cut_warm_start
 from ragen_pl.training.teaching import Teaching, taught_envs, warm_starts
 from ragen_pl.training.trainer import all_callbacks, is_done, rollout_callbacks
-from ragen_pl.training.unfit_callbacks import refuse_unfit_callbacks
-from ragen_pl.training.user_callbacks import refuse_wrong_hooks
 from ragen_pl.types import Demonstration, HindsightBatch, Phase, TrainingBatch
 
 IterationBatch = TrainingBatch | Demonstration | HindsightBatch
