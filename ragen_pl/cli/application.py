@@ -56,6 +56,7 @@ from ragen_pl.cli.resume import (
     checkpoint_path,
     read_metadata,
 )
+from ragen_pl.cli.saved_metadata import SavedMetadata
 from ragen_pl.distributed.checkpoint_io import AnyCheckpointIO
 from ragen_pl.distributed.fsdp import FSDP2, FSDP_NAME
 from ragen_pl.envs.fingerprint import file_fingerprint
@@ -77,7 +78,7 @@ from ragen_pl.training.run_folder import (
     is_of,
 )
 from ragen_pl.training.starpo import StarPO
-from ragen_pl.training.trainer import is_done, rollout_callbacks
+from ragen_pl.training.trainer import all_callbacks, is_done, rollout_callbacks
 
 _IDLE = 0.2
 """Share of the processes' time in a rollout that may be spent waiting without a word."""
@@ -259,7 +260,7 @@ class Application(LightningCLI):
         if self.subcommand == "fit":
             self._claim_folder(Path(config.run_dir), None if loaded is None else loaded[0])
         self.model.vocabulary = metadata.vocabulary
-        self.config_init[self.subcommand].checkpoints.metadata = metadata
+        all_callbacks(self.trainer).insert(0, SavedMetadata(metadata))  # checkpoints stay last
 
     def _claim_folder(self, run_dir: Path, loaded: Path | None) -> None:
         """Take the run's folder, where an earlier run goes on or is moved aside; leave a finished
