@@ -36,7 +36,11 @@ class Log(Callback):
 
 
 def fit(
-    *callbacks: Callback, epochs: int, online_k: int = 1, **trainer: Any
+    *callbacks: Callback,
+    epochs: int,
+    online_k: int = 1,
+    ckpt_path: Path | None = None,
+    **trainer: Any,
 ) -> tuple[StarPO, list[dict[str, float]]]:
     data = RolloutDataModule(
         env=NamedLamp(),
@@ -56,7 +60,7 @@ def fit(
     )
     module, log = make_learner(), Log()
     lightning = make_trainer(Path(), epochs, [*callbacks, log], limit_val_batches=0, **trainer)
-    lightning.fit(module, datamodule=data)
+    lightning.fit(module, datamodule=data, ckpt_path=ckpt_path, weights_only=True)
     return module, log.rows
 
 
@@ -165,3 +169,16 @@ def test_a_checkpoint_is_loaded_into_a_module_without_a_trainer(tmp_path: Path) 
     assert loaded.iteration == 1
     for name, value in module.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], value)
+
+
+def test_a_checkpoint_of_another_tokenizer_is_refused_by_the_name_that_its_key_always_had(
+    tmp_path: Path,
+) -> None:
+    module, _ = fit(epochs=1)
+    path = tmp_path / "saved.ckpt"
+    module.trainer.save_checkpoint(path)
+    content = torch.load(path, weights_only=True)
+    content["passport"]["tokenizer"] = "of another model"
+    torch.save(content, path)
+    with pytest.raises(ConfigError, match="its token ids mean something else"):
+        fit(epochs=2, ckpt_path=path)
