@@ -326,6 +326,7 @@ class RolloutDataModule(pl.LightningDataModule):
         trainer = self.attached_trainer
         learner = current_learner(trainer)
         iteration = learner.iteration
+        _check_count(trainer, iteration)  # not in setup, which comes before a checkpoint is loaded
         if is_done(iteration, trainer):  # Lightning fetches a batch before it checks max_epochs
             for callback in rollout_callbacks(trainer):
                 callback.on_already_finished(trainer, trainer.lightning_module)
@@ -374,6 +375,26 @@ class RolloutDataModule(pl.LightningDataModule):
             self.solutions.memory.load_state_dict(state_dict["memory"])
         if "demonstrations" in state_dict:
             self.teaching.load_state_dict(state_dict, self.attached_trainer)
+
+
+def _check_count(trainer: pl.Trainer, done: int) -> None:
+    """Refuse a trained module for a trainer that counts from the start: seeds, schedules and the
+    end of a run go by the module's iterations, so that epochs would train nothing.
+
+    Args:
+        done: Iterations that the module was trained for.
+
+    Raises:
+        ConfigError: naming both counts.
+    """
+    # Of a checkpoint, Lightning counts the last epoch only when training begins.
+    if trainer.ckpt_path is None and done != trainer.current_epoch:
+        raise ConfigError(
+            f"the module was trained for {done} iterations, but this trainer for "
+            f"{trainer.current_epoch}: to go on, give fit a checkpoint of it as ckpt_path "
+            f"(trainer.save_checkpoint), and its trainer max_epochs above {done}; to start anew, "
+            "make a new StarPO"
+        )
 
 
 class IterationLoader:
