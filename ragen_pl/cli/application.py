@@ -25,7 +25,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 import callbacks as cb
 from callbacks.interruption import Interrupted
 from ragen_pl.cli.config.checked_yaml import KeyFaultError, check_keys
-from ragen_pl.cli.config.files import COMMANDS, config_paths
+from ragen_pl.cli.config.files import COMMANDS, config_paths, options
 from ragen_pl.cli.config.given_keys import refuse_broken_modules, refuse_linked
 from ragen_pl.cli.config.groups import (
     ALWAYS,
@@ -72,6 +72,8 @@ from ragen_pl.training.callback_checks.unfit_callbacks import refuse_second_disp
 from ragen_pl.training.callback_checks.user_callbacks import fault_of_callback
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.run_folder import (
+    CHECKPOINTS,
+    LAST,
     RESULTS,
     RunMetadata,
     finished_iterations,
@@ -297,6 +299,7 @@ class Application(LightningCLI):
 
     def _find_checkpoint(self, config: Any) -> tuple[Path, RunMetadata] | None:
         if config.ckpt_path is None:
+            self._tell_of_unused_checkpoint(Path(config.run_dir))
             return None
         if isinstance(self.model.trainable.policy, Endpoint):
             raise ConfigError(
@@ -306,6 +309,19 @@ class Application(LightningCLI):
         path = checkpoint_path(Path(config.run_dir), config.ckpt_path)
         self.config_init[self.subcommand]["ckpt_path"] = str(path)
         return path, read_metadata(path)
+
+    def _tell_of_unused_checkpoint(self, run_dir: Path) -> None:
+        """Say so if an evaluation takes no checkpoint because of a config, such as one that was
+        printed for training, although its run has one."""
+        if self.subcommand == "fit" or isinstance(self.model.trainable.policy, Endpoint):
+            return
+        last = run_dir / CHECKPOINTS / f"{LAST}.ckpt"
+        is_meant = any(key == "ckpt_path" for key, _ in options(self._argv))
+        if not is_meant and last.exists() and self.trainer.is_global_zero:
+            print(
+                "ckpt_path is null in a config, so that the policy is the one before training; "
+                f"--ckpt_path last takes {last}"
+            )
 
     def _metadata(self, loaded: tuple[Path, RunMetadata] | None) -> RunMetadata:
         """Return this run's metadata; a loaded checkpoint sets the threads and the vocabulary."""
