@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
@@ -29,11 +27,9 @@ from ragen_pl.training.run_folder import (
     BEST,
     CHECKPOINTS,
     LAST,
-    METADATA,
     POLICY,
     PREVIOUS,
     Export,
-    RunMetadata,
 )
 from ragen_pl.training.trainer import announce
 
@@ -68,8 +64,6 @@ class Checkpoints(Checkpoint):
             )
         self.every_n_iterations = every_n_iterations
         self.export = export
-        self.metadata: RunMetadata | None = None
-        """Set by the command line; saved with the weights."""
         self.best_success: float | None = None
         self._validated = False
         self.last_saved: int | None = None
@@ -188,15 +182,7 @@ class Checkpoints(Checkpoint):
         announce(trainer, f"warning: {text}")
         return False
 
-    # --- what else is saved -------------------------------------------------------------------
-
-    def on_save_checkpoint(
-        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
-        """Add the metadata of the run."""
-        if self.metadata is not None:
-            # The number of threads may have changed since the run began.
-            checkpoint[METADATA] = replace(self.metadata, threads=torch.get_num_threads()).plain()
+    # --- state ----------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """Save the best score."""

@@ -16,7 +16,7 @@ from ragen_pl.rollout.tallies import Tallies, sum_tallies, tally_by_difficulty
 from ragen_pl.training.access import find_data_module
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.evaluation.success_statistics import pass_at_k
-from ragen_pl.training.full_contexts import full_context_warning
+from ragen_pl.training.run_warnings.full_contexts import full_context_warning
 from ragen_pl.training.trainer import announce
 from ragen_pl.types import StopReason, Trajectory, TrajectoryGroup, Turn
 

@@ -25,7 +25,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 import callbacks as cb
 from callbacks.interruption import Interrupted
 from ragen_pl.cli.config.checked_yaml import KeyFaultError, check_keys
-from ragen_pl.cli.config.files import COMMANDS, config_paths
+from ragen_pl.cli.config.files import COMMANDS, config_paths, options
 from ragen_pl.cli.config.given_keys import refuse_broken_modules, refuse_linked
 from ragen_pl.cli.config.groups import (
     ALWAYS,
@@ -56,6 +56,7 @@ from ragen_pl.cli.resume import (
     checkpoint_path,
     read_metadata,
 )
+from ragen_pl.cli.saved_metadata import SavedMetadata
 from ragen_pl.distributed.checkpoint_io import AnyCheckpointIO
 from ragen_pl.distributed.fsdp import FSDP2, FSDP_NAME
 from ragen_pl.envs.fingerprint import file_fingerprint
@@ -67,17 +68,19 @@ from ragen_pl.runtime.allocator import retain_freed_memory
 from ragen_pl.runtime.out_of_memory import explain_out_of_memory, is_out_of_memory
 from ragen_pl.runtime.third_party_output import silence_libraries
 from ragen_pl.runtime.threads import ThreadTuner, configure_threads, fixed_threads, usable_cores
+from ragen_pl.training.callback_checks.unfit_callbacks import refuse_second_display
+from ragen_pl.training.callback_checks.user_callbacks import fault_of_callback
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.run_folder import (
+    CHECKPOINTS,
+    LAST,
     RESULTS,
     RunMetadata,
     finished_iterations,
     is_of,
 )
 from ragen_pl.training.starpo import StarPO
-from ragen_pl.training.trainer import is_done, rollout_callbacks
-from ragen_pl.training.unfit_callbacks import refuse_second_display
-from ragen_pl.training.user_callbacks import fault_of_callback
+from ragen_pl.training.trainer import all_callbacks, is_done, rollout_callbacks
 
 _IDLE = 0.2
 """Share of the processes' time in a rollout that may be spent waiting without a word."""
@@ -259,7 +262,7 @@ class Application(LightningCLI):
         if self.subcommand == "fit":
             self._claim_folder(Path(config.run_dir), None if loaded is None else loaded[0])
         self.model.vocabulary = metadata.vocabulary
-        self.config_init[self.subcommand].checkpoints.metadata = metadata
+        all_callbacks(self.trainer).insert(0, SavedMetadata(metadata))  # checkpoints stay last
 
     def _claim_folder(self, run_dir: Path, loaded: Path | None) -> None:
         """Take the run's folder, where an earlier run goes on or is moved aside; leave a finished
@@ -296,6 +299,7 @@ class Application(LightningCLI):
 
     def _find_checkpoint(self, config: Any) -> tuple[Path, RunMetadata] | None:
         if config.ckpt_path is None:
+            self._tell_of_unused_checkpoint(Path(config.run_dir))
             return None
         if isinstance(self.model.trainable.policy, Endpoint):
             raise ConfigError(
@@ -305,6 +309,19 @@ class Application(LightningCLI):
         path = checkpoint_path(Path(config.run_dir), config.ckpt_path)
         self.config_init[self.subcommand]["ckpt_path"] = str(path)
         return path, read_metadata(path)
+
+    def _tell_of_unused_checkpoint(self, run_dir: Path) -> None:
+        """Say so if an evaluation takes no checkpoint because of a config, such as one that was
+        printed for training, although its run has one."""
+        if self.subcommand == "fit" or isinstance(self.model.trainable.policy, Endpoint):
+            return
+        last = run_dir / CHECKPOINTS / f"{LAST}.ckpt"
+        is_meant = any(key == "ckpt_path" for key, _ in options(self._argv))
+        if not is_meant and last.exists() and self.trainer.is_global_zero:
+            print(
+                "ckpt_path is null in a config, so that the policy is the one before training; "
+                f"--ckpt_path last takes {last}"
+            )
 
     def _metadata(self, loaded: tuple[Path, RunMetadata] | None) -> RunMetadata:
         """Return this run's metadata; a loaded checkpoint sets the threads and the vocabulary."""

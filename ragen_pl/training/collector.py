@@ -11,7 +11,7 @@ from lightning.pytorch import Trainer
 from ragen_pl.distributed.collectives import all_or_none
 from ragen_pl.rollout.collect import GroupSeed, collect
 from ragen_pl.rollout.packing import pack
-from ragen_pl.training.checked_selection import check_selections
+from ragen_pl.training.callback_checks.checked_selection import check_selections
 from ragen_pl.training.dialogues import Dialogues
 from ragen_pl.training.dynamic_sampling import CollectedGroups
 from ragen_pl.training.learner import current_learner

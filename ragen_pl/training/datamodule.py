@@ -25,19 +25,19 @@ from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.rollout.seeds import SEEDS_PER_RUN
 from ragen_pl.rollout.self_distillation import SelfDistillation
 from ragen_pl.rollout.start_stream import SingleEnvStream, StartStream
+from ragen_pl.training.callback_checks.unfit_callbacks import refuse_unfit_callbacks
+from ragen_pl.training.callback_checks.user_callbacks import refuse_wrong_hooks
 from ragen_pl.training.dialogues import Dialogues
 from ragen_pl.training.dynamic_sampling import DynamicSampling
 from ragen_pl.training.environments import accepting, check_envs, envs_by_key, training_envs
 from ragen_pl.training.evaluation.evaluator import EvaluationLoader, Evaluator
 from ragen_pl.training.evaluation.sets import EvaluationConfig
 from ragen_pl.training.learner import Learner, current_learner
-from ragen_pl.training.lost_rollouts import LostRollouts
 from ragen_pl.training.rl_iteration import RLIteration
-from ragen_pl.training.short_runs import critic_alone, cut_warm_start
+from ragen_pl.training.run_warnings.lost_rollouts import LostRollouts
+from ragen_pl.training.run_warnings.short_runs import critic_alone, cut_warm_start
 from ragen_pl.training.teaching import Teaching, taught_envs, warm_starts
 from ragen_pl.training.trainer import all_callbacks, is_done, rollout_callbacks
-from ragen_pl.training.unfit_callbacks import refuse_unfit_callbacks
-from ragen_pl.training.user_callbacks import refuse_wrong_hooks
 from ragen_pl.types import Demonstration, HindsightBatch, Phase, TrainingBatch
 
 IterationBatch = TrainingBatch | Demonstration | HindsightBatch
@@ -326,6 +326,7 @@ class RolloutDataModule(pl.LightningDataModule):
         trainer = self.attached_trainer
         learner = current_learner(trainer)
         iteration = learner.iteration
+        _check_count(trainer, iteration)  # not in setup, which comes before a checkpoint is loaded
         if is_done(iteration, trainer):  # Lightning fetches a batch before it checks max_epochs
             for callback in rollout_callbacks(trainer):
                 callback.on_already_finished(trainer, trainer.lightning_module)
@@ -374,6 +375,26 @@ class RolloutDataModule(pl.LightningDataModule):
             self.solutions.memory.load_state_dict(state_dict["memory"])
         if "demonstrations" in state_dict:
             self.teaching.load_state_dict(state_dict, self.attached_trainer)
+
+
+def _check_count(trainer: pl.Trainer, done: int) -> None:
+    """Refuse a trained module for a trainer that counts from the start: seeds, schedules and the
+    end of a run go by the module's iterations, so that epochs would train nothing.
+
+    Args:
+        done: Iterations that the module was trained for.
+
+    Raises:
+        ConfigError: naming both counts.
+    """
+    # Of a checkpoint, Lightning counts the last epoch only when training begins.
+    if trainer.ckpt_path is None and done != trainer.current_epoch:
+        raise ConfigError(
+            f"the module was trained for {done} iterations, but this trainer for "
+            f"{trainer.current_epoch}: to go on, give fit a checkpoint of it as ckpt_path "
+            f"(trainer.save_checkpoint), and its trainer max_epochs above {done}; to start anew, "
+            "make a new StarPO"
+        )
 
 
 class IterationLoader:

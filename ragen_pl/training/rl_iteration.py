@@ -20,7 +20,7 @@ from ragen_pl.training.dialogues import Dialogues
 from ragen_pl.training.distillation import HintedRollout
 from ragen_pl.training.dynamic_sampling import CollectedGroups, DynamicSampling, collect_groups
 from ragen_pl.training.learner import current_learner
-from ragen_pl.training.lost_rollouts import LostRollouts
+from ragen_pl.training.run_warnings.lost_rollouts import LostRollouts
 from ragen_pl.training.trainer import announce, is_discarded, rollout_callbacks
 from ragen_pl.types import HindsightBatch, RolloutBatch, TrainingBatch
 

@@ -35,7 +35,7 @@ from ragen_pl.errors import ConfigError
 from ragen_pl.models import EmbeddedModel, Endpoint, LanguageModel, PolicyModel
 from ragen_pl.models.endpoint import EndpointClient
 from ragen_pl.models.lora import LoRA
-from ragen_pl.models.passport import Passport
+from ragen_pl.models.model_fingerprint import ModelFingerprint
 from ragen_pl.models.policy import Critic, Policy, drop_embedding_gradients
 from ragen_pl.models.trainable import TrainableModel
 from ragen_pl.rollout.config import RolloutConfig
@@ -67,6 +67,9 @@ from ragen_pl.types import (
     Sampling,
     TrainingBatch,
 )
+
+_FINGERPRINT = "passport"
+"""Key of the model's fingerprint in a checkpoint, by the name that it has in earlier ones."""
 
 
 class StarPO(pl.LightningModule):
@@ -472,7 +475,7 @@ class StarPO(pl.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         for name in frozen_base_weights(self, self.policy):  # these are read from their own files
             checkpoint.get("state_dict", {}).pop(name, None)
-        checkpoint["passport"] = self._passport.plain()
+        checkpoint[_FINGERPRINT] = self._model_fingerprint.plain()
         checkpoint["starpo"] = {
             "iteration": self.iteration,
             "phase": str(self.phase),
@@ -483,8 +486,8 @@ class StarPO(pl.LightningModule):
         }
 
     @cached_property
-    def _passport(self) -> Passport:
-        return Passport.of(self.language, str(self.trainer.precision))
+    def _model_fingerprint(self) -> ModelFingerprint:
+        return ModelFingerprint.of(self.language, str(self.trainer.precision))
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         if self._trainer is not None:  # there is none in load_from_checkpoint
@@ -500,8 +503,8 @@ class StarPO(pl.LightningModule):
     def _tell_of_changes(self, checkpoint: Mapping[str, Any]) -> None:
         """Print what differs between this run and the one that saved the checkpoint."""
         resumes = self.trainer.state.fn == TrainerFn.FITTING
-        saved = checkpoint.get("passport", {})  # none in older checkpoints
-        for line in self._passport.changes_since(saved, resumes_training=resumes):
+        saved = checkpoint.get(_FINGERPRINT, {})  # none in older checkpoints
+        for line in self._model_fingerprint.changes_since(saved, resumes_training=resumes):
             announce(self.trainer, f"changed since the checkpoint: {line}")
 
 

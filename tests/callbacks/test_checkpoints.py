@@ -16,6 +16,7 @@ import callbacks.checkpoints
 import callbacks.results
 from callbacks import Checkpoints, FaultLog, Results
 from ragen_pl.cli.resume import checkpoint_path, read_metadata
+from ragen_pl.cli.saved_metadata import SavedMetadata
 from ragen_pl.distributed.checkpoint_io import AnyCheckpointIO
 from ragen_pl.errors import ConfigError
 from ragen_pl.rollout.config import RolloutConfig
@@ -42,12 +43,15 @@ def fit(folder: Path, iterations: int) -> Any:
         rollout=rollout,
         evaluation=EvaluationConfig(size=2),
     )
-    checkpoints = Checkpoints(every_n_iterations=1)
-    checkpoints.metadata = METADATA
     trainer = make_trainer(
         folder,
         iterations,
-        [checkpoints, Results(temperatures=(0.0,)), FaultLog()],
+        [
+            SavedMetadata(METADATA),
+            Checkpoints(every_n_iterations=1),
+            Results(temperatures=(0.0,)),
+            FaultLog(),
+        ],
         limit_val_batches=0,
         enable_checkpointing=True,
         plugins=[AnyCheckpointIO()],

@@ -222,6 +222,43 @@ def test_print_config_gives_a_config(
     assert assemble("--config", "printed.yaml").datamodule.env.name == "frozen_lake"
 
 
+def test_a_config_that_was_printed_for_training_evaluates_the_last_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def printed(*line: str) -> dict[str, Any]:
+        with pytest.raises(SystemExit, match="0"):
+            Parsed(prepare([*line, "--config", "bandit", "--print_config"]))
+        text = capsys.readouterr().out
+        (tmp_path / "printed.yaml").write_text(text)
+        return dict(yaml.safe_load(text))
+
+    monkeypatch.chdir(tmp_path)
+    assert printed("test", "--ckpt_path", "null")["ckpt_path"] is None
+    assert printed("fit", "--ckpt_path", "best")["ckpt_path"] == "best"
+    assert "ckpt_path" not in printed("fit")
+    assert Parsed(prepare(["test", "--config", "printed.yaml"])).config["test"].ckpt_path == "last"
+
+
+@pytest.mark.parametrize(
+    ("more", "is_told"), [(("--config", "null.yaml"), True), (("--ckpt_path", "null"), False)]
+)
+def test_a_config_that_leaves_out_the_runs_checkpoint_is_told(
+    more: tuple[str, str],
+    is_told: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "null.yaml").write_text("ckpt_path: null")
+    (tmp_path / "run/checkpoints").mkdir(parents=True)
+    (tmp_path / "run/checkpoints/last.ckpt").touch()
+    line = ["validate", "--config", "bandit", *more, "--run_dir", "run", "--threads", "1"]
+    Assembled(prepare(line))
+    told = "ckpt_path is null in a config, so that the policy is the one before training"
+    assert (told in capsys.readouterr().out) == is_told
+
+
 def test_a_printed_rule_is_read_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -402,6 +402,10 @@ def fails(capsys: pytest.CaptureFixture[str], *args: str) -> str:
         (["smollm"], ["did you mean --config smollm2-135m?"]),
         (["data.env=x"], ["did you mean --data.env=x?"]),
         (["xyzzy"], ["xyzzy belongs to no option", "--config NAME"]),
+        (
+            ["--fit.trainer.max_epochs=3"],
+            ["unknown key fit.trainer.max_epochs", "did you mean trainer.max_epochs?"],
+        ),
         (["--hlep"], ["error: unknown key hlep\n", "did you mean --help?"]),
         (["--filter.kep_fraction"], ["error: unknown key filter.kep_fraction\n"]),
         (["--data.env"], ["error: --data.env is given no value; write --data.env VALUE\n"]),
@@ -457,6 +461,13 @@ MINE = "{class_path: Sokoban, init_args: {split: eval}}"
             ["unknown key eval_sets", "did you mean data.eval_sets.default.class_path?"],
         ),
         (f"envs: {{mine: {MINE}}}", ["did you mean data.envs.mine.init_args.split?"]),
+        (
+            "fit: {trainer: {max_epochs: 3}, seed_everything: 1}",
+            [
+                "has a section fit, but a config is one for all commands\n",
+                "move what is below fit to the top level: trainer, seed_everything",
+            ],
+        ),
         (f"env: {MINE}", ["unknown key env.", "did you mean data.env.init_args.split?"]),
         (
             "policy: {class_path: EmbeddedModel, init_args: {num_layers: 2}}",

@@ -36,7 +36,12 @@ class Log(Callback):
 
 
 def fit(
-    *callbacks: Callback, epochs: int, online_k: int = 1, **trainer: Any
+    *callbacks: Callback,
+    epochs: int,
+    online_k: int = 1,
+    ckpt_path: Path | None = None,
+    module: StarPO | None = None,
+    **trainer: Any,
 ) -> tuple[StarPO, list[dict[str, float]]]:
     data = RolloutDataModule(
         env=NamedLamp(),
@@ -54,9 +59,9 @@ def fit(
         warm_start=WarmStart(iterations=0),
         evaluation=EvaluationConfig(size=2),
     )
-    module, log = make_learner(), Log()
+    module, log = module or make_learner(), Log()
     lightning = make_trainer(Path(), epochs, [*callbacks, log], limit_val_batches=0, **trainer)
-    lightning.fit(module, datamodule=data)
+    lightning.fit(module, datamodule=data, ckpt_path=ckpt_path, weights_only=True)
     return module, log.rows
 
 
@@ -78,7 +83,7 @@ class StopEarly(Callback):
     ],
 )
 def test_every_mandatory_iteration_trains(
-    make_callback: Callable[[], Callback], bounds: dict[str, int], steps: int, iterations: int
+    make_callback: Callable[[], Callback], bounds: dict[str, Any], steps: int, iterations: int
 ) -> None:
     """A stop before then is put off, and one at once ends the run without another update."""
     module, _ = fit(make_callback(), epochs=9, **bounds)
@@ -165,3 +170,39 @@ def test_a_checkpoint_is_loaded_into_a_module_without_a_trainer(tmp_path: Path) 
     assert loaded.iteration == 1
     for name, value in module.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], value)
+
+
+def test_a_checkpoint_of_another_tokenizer_is_refused_by_the_name_that_its_key_always_had(
+    tmp_path: Path,
+) -> None:
+    module, _ = fit(epochs=1)
+    path = tmp_path / "saved.ckpt"
+    module.trainer.save_checkpoint(path)
+    content = torch.load(path, weights_only=True)
+    content["passport"]["tokenizer"] = "of another model"
+    torch.save(content, path)
+    with pytest.raises(ConfigError, match="its token ids mean something else"):
+        fit(epochs=2, ckpt_path=path)
+
+
+def test_a_trained_module_goes_on_in_a_new_trainer_from_a_checkpoint_alone(tmp_path: Path) -> None:
+    """Otherwise the trainer would count from 0, and take epochs in which nothing is trained."""
+    module, _ = fit(epochs=2)
+    module.trainer.save_checkpoint(tmp_path / "saved.ckpt")
+    for epochs in (1, 2, 3):
+        with pytest.raises(ConfigError, match=r"trained for 2 iterations, .* max_epochs above 2;"):
+            fit(epochs=epochs, module=module)
+    assert module.iteration == 2
+    _, rows = fit(epochs=3, module=module, ckpt_path=tmp_path / "saved.ckpt")
+    assert (module.iteration, len(rows)) == (3, 1)
+
+
+def test_a_trainer_may_fit_its_module_again(capsys: pytest.CaptureFixture[str]) -> None:
+    """As in a notebook: with more iterations it goes on, else Lightning says that it is done."""
+    module, _ = fit(epochs=1)
+    trainer, data = module.trainer, module.trainer.datamodule  # type: ignore[attr-defined]
+    trainer.fit(module, datamodule=data)
+    assert module.iteration == 1
+    trainer.fit_loop.max_epochs = 2
+    trainer.fit(module, datamodule=data)
+    assert module.iteration == trainer.current_epoch == 2

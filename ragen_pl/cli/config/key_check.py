@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any
 
+from ragen_pl.cli.config.files import COMMANDS, config_paths, read_config
 from ragen_pl.cli.config.given_keys import every_setting, last_given
 from ragen_pl.cli.config.messages import has_no_default
 from ragen_pl.cli.config.misplaced import misplaced
@@ -91,6 +92,8 @@ def explain(error: ConfigError, argv: Sequence[str], schema: Schema) -> ConfigEr
             path += "." if kind.__bases__ == (object,) else ".init_args."
         elif match := _OPTION.match(text):
             key = ".".join(part for part in match.groups() if part)
+            if not path and (below := _below_a_command(key, schema, argv)):
+                return below
             if beside := _beside_class_path(key.partition(".")[0], argv):
                 return beside
             return _foreign_key(key, path, kind, base, argv) or _unknown_key(key, path, keys, argv)
@@ -100,6 +103,29 @@ def explain(error: ConfigError, argv: Sequence[str], schema: Schema) -> ConfigEr
         or _no_group(error, schema)
         or _unfit(error, argv, schema)
         or _placed(error, argv)
+    )
+
+
+def _below_a_command(unknown: str, schema: Schema, argv: Sequence[str]) -> ConfigError | None:
+    """Return an error about a key below the name of a command, where Lightning has it in a file for
+    several commands; None for any other key.
+
+    Args:
+        unknown: The key at the top level that the parser does not know.
+    """
+    command, _, key = unknown.partition(".")
+    if command not in COMMANDS or command in schema:  # report is both
+        return None
+    for file in config_paths(argv):
+        section = read_config(file).get(command)
+        if isinstance(section, dict) and section:
+            return ConfigError(
+                f"{file} has a section {command}, but a config is one for all commands\n"
+                f"  move what is below {command} to the top level: {', '.join(map(str, section))}"
+            )
+    return ConfigError(
+        f"unknown key {unknown}: the command stands before the keys, not in them"
+        + (f"\n  did you mean {key}?" if key else "")
     )
 
 

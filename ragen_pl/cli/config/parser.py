@@ -26,6 +26,8 @@ from ragen_pl.errors import ConfigError
 RUN_DIR = "<run_dir>"
 """Default folder of loggers: text that stands for the run's folder, which is known only after
 parsing."""
+_CHECKPOINT = "ckpt_path"
+"""Key of the checkpoint that a command takes; null by default in ``fit`` alone."""
 _FOLDER_KEYS = ("save_dir", "dir")
 """Argument names for a logger's folder; the first one that a class has is used."""
 NAMELESS = "it maps names to classes, and here the name is missing"
@@ -100,6 +102,16 @@ class Parser(LightningArgumentParser):
                 read = _remembering_before(kind.__call__)
                 changes.enter_context(_replaced(kind, "__call__", read))
             return super().parse_args(*args, **kwargs)
+
+    def dump(self, cfg: Namespace, *args: Any, **kwargs: Any) -> str:
+        """Write a configuration; what ``--print_config`` shows of ``fit`` leaves out a checkpoint
+        that is null, since other commands, given that file, would take none either."""
+        is_printed = _actions._ActionPrintConfig.is_print_config_requested(self)  # type: ignore[no-untyped-call]
+        if is_printed and cfg.get(_CHECKPOINT, "") is None and not self.get_default(_CHECKPOINT):
+            cfg = cfg.clone()
+            cfg.pop(_CHECKPOINT)
+        text: str = super().dump(cfg, *args, **kwargs)
+        return text
 
     def instantiate(self, *args: Any, **kwargs: Any) -> Namespace:
         """Build the parts; a constructor that fails is told in one line."""

@@ -19,7 +19,7 @@ from ragen_pl.training.dialogues import Dialogues
 from ragen_pl.training.environments import key_of
 from ragen_pl.training.evaluation.sets import EvaluationConfig, EvaluationSet
 from ragen_pl.training.learner import current_learner
-from ragen_pl.training.lost_rollouts import check_room
+from ragen_pl.training.run_warnings.lost_rollouts import check_room
 from ragen_pl.training.trainer import rollout_callbacks
 from ragen_pl.types import Evaluation, Sampling, TrajectoryGroup
 

@@ -1,4 +1,4 @@
-"""What token ids and weights in a checkpoint mean: tokenizer, chat template, number types."""
+"""The fingerprint of a checkpoint's language model: tokenizer, chat template, number types."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PROBE = "Reward: -0.1\n#_PX√O\t<think>Éa é 漢字🧊</think><answer>Up || 
 
 
 @dataclass(frozen=True, slots=True)
-class Passport:
+class ModelFingerprint:
     """Fingerprints of a language model, saved in each of its checkpoints."""
 
     tokenizer: str

@@ -12,7 +12,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from callbacks import EchoTrapDetector, Results, RolloutMetrics, VarianceFilter
 from ragen_pl.errors import ConfigError
 from ragen_pl.training.callback import RolloutCallback
-from ragen_pl.training.user_callbacks import fault_of_callback, refuse_wrong_hooks
+from ragen_pl.training.callback_checks.user_callbacks import fault_of_callback, refuse_wrong_hooks
 
 
 class Short(RolloutCallback):

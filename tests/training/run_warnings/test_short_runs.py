@@ -6,7 +6,7 @@ import pytest
 
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart
-from ragen_pl.training.short_runs import critic_alone, cut_warm_start
+from ragen_pl.training.run_warnings.short_runs import critic_alone, cut_warm_start
 
 WARM = WarmStart(iterations=2, updates_per_iteration=30)
 ROLLOUT = RolloutConfig(online_k=2, ppo_epochs=2)

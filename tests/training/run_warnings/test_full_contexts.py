@@ -17,7 +17,7 @@ from ragen_pl.rollout.memory import Compact, Memory, Window
 from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.evaluation.sets import EvaluationConfig
-from ragen_pl.training.full_contexts import full_context_warning
+from ragen_pl.training.run_warnings.full_contexts import full_context_warning
 from tests.support.doubles import make_trainer
 from tests.support.recorded_play import embedded_chat
 from tests.support.toy_env import PROMPTS, Stairs, make_learner

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from ragen_pl.errors import ConfigError
-from ragen_pl.training import lost_rollouts
-from ragen_pl.training.lost_rollouts import LostRollouts
+from ragen_pl.training.run_warnings import lost_rollouts
+from ragen_pl.training.run_warnings.lost_rollouts import LostRollouts
 from ragen_pl.types import StopReason, TrajectoryGroup
 from tests.support.doubles import make_group, make_trajectory
 from tests.support.ranks import on_ranks

@@ -11,7 +11,7 @@ from lightning.pytorch import callbacks as lightning
 
 from callbacks import Checkpoints
 from ragen_pl.errors import ConfigError
-from ragen_pl.training.unfit_callbacks import refuse_unfit_callbacks
+from ragen_pl.training.callback_checks.unfit_callbacks import refuse_unfit_callbacks
 
 
 def trainer(**more: Any) -> Trainer:

@@ -1,0 +1,5 @@
+"""Checks of callbacks, which may be Lightning's or a user's own.
+
+``unfit_callbacks`` and ``user_callbacks`` refuse them before a run, ``checked_selection`` checks
+what they select in each rollout; ``user_callbacks`` also tells what their hooks raise.
+"""
