@@ -10,6 +10,7 @@ from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
+from lightning.pytorch.trainer.states import TrainerFn
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from ragen_pl.rollout.rank_means import RankMeans
@@ -18,6 +19,7 @@ from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.types import Phase, TrajectoryGroup, trainable_trajectories
 
 _BAR = "{n_fmt}/{total_fmt} |{bar:20}| {desc}"
+_BAR_WITHOUT_ITERATIONS = "{desc}"
 _AVERAGED_ITERATIONS = 20
 """Iterations over which durations are averaged, recent ones with more weight."""
 _MAX_OUTLIER = 3.0
@@ -186,23 +188,31 @@ class RunDisplay(ProgressBar, RolloutCallback):
         self._activity = activity
         if not self._enabled or self.trainer.sanity_checking:
             return
+        if self.trainer.state.fn != TrainerFn.FITTING:  # the iterations are a run's, not this one's
+            self._show_text(activity, activity, 0)
+            return
         total = max(0, self.trainer.max_epochs or 0)  # 0: no limit
         text = " · ".join([activity, *(f"{k} {v}" for k, v in self._metrics.items())])
         left = self.remaining(total)
         if left is not None and self._done < total:
             text += f" · {_rounded(left)} left"
+        number = f"{min(self._done + 1, total)}/{total}" if total else f"{self._done + 1}"
+        self._show_text(text, f"iteration {number} · {text}", total, at_once=at_once)
+
+    def _show_text(self, text: str, line: str, total: int, *, at_once: bool = False) -> None:
+        """Show a text behind the bar on a terminal, a line elsewhere."""
         if sys.stdout.isatty():
             self._update_bar(text, total)
         elif at_once or time.monotonic() - self._last_line >= self.line_every:
             self._last_line = time.monotonic()
-            number = f"{min(self._done + 1, total)}/{total}" if total else f"{self._done + 1}"
-            print(f"iteration {number} · {text}", flush=True)
+            print(line, flush=True)
 
     def _update_bar(self, text: str, total: int) -> None:
         if self._bar is None:
+            fits = self.trainer.state.fn == TrainerFn.FITTING
             self._bar = tqdm(
                 total=total or None,
-                bar_format=_BAR,
+                bar_format=_BAR if fits else _BAR_WITHOUT_ITERATIONS,
                 dynamic_ncols=True,
                 file=sys.stdout,
                 leave=True,

@@ -109,8 +109,13 @@ def has_failed(lines: Sequence[CheckFinding]) -> bool:
 def summary(lines: Sequence[CheckFinding], seconds: float) -> str:
     """Count the findings by level, in one line."""
     counts = Counter(line.finding.level for line in lines)
-    found = ", ".join(f"{counts[level]} {level}" for level in Severity if counts[level])
+    found = ", ".join(_counted(counts[level], level) for level in Severity if counts[level])
     return f"{found}; {seconds:.0f} s"
+
+
+def _counted(count: int, level: Severity) -> str:
+    is_noun = level in (Severity.NOTE, Severity.WARNING, Severity.FAILURE)
+    return f"{count} {level}{'s' if is_noun and count > 1 else ''}"
 
 
 def _wrapped(head: str, text: str) -> str:

@@ -16,8 +16,9 @@ from ragen_pl.errors import ConfigError
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.types import Evaluation, Selection, TrainingBatch, TrajectoryGroup
 
-RESERVED = ("iteration", "phase")
-"""Columns of ``results.json`` beside the metrics."""
+RESERVED = ("iteration", "phase", "step")
+"""Columns of ``results.json`` beside the metrics, and the loggers' x-axis
+(``callbacks.IterationAxis``)."""
 
 
 class RolloutCallback(Callback):

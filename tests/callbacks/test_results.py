@@ -12,7 +12,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from callbacks import Results, RolloutMetrics
+from callbacks import IterationAxis, Results, RolloutMetrics
 from ragen_pl.errors import ConfigError
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.hindsight import HindsightImitation, Solutions
@@ -118,6 +118,12 @@ class Own(RolloutCallback):
             trainer.lightning_module.log(
                 "logged", 7.0 + self.iteration, on_step=False, on_epoch=True
             )
+
+
+def test_the_x_axis_of_the_loggers_is_no_metric(tmp_path: Path) -> None:
+    callbacks = [IterationAxis(), Results((0.5,))]
+    make_trainer(tmp_path, 2, callbacks).fit(TinyModule(), datamodule=TinyData(mixed))
+    assert "step" not in read(tmp_path)["history"]
 
 
 def test_metrics_of_a_users_callback_are_kept_where_they_were_measured(tmp_path: Path) -> None:

@@ -6,8 +6,11 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 from callbacks import Results, RunDisplay
 from callbacks.run_display import _rounded
@@ -154,3 +157,29 @@ def test_a_run_without_a_known_end_is_counted_all_the_same(
     told = capsys.readouterr().out
     assert "iteration 2 · " in told
     assert "-1" not in told
+
+
+class ValidatedModule(TinyModule):
+    """The same, which can be validated."""
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        pass
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_an_evaluation_alone_has_no_iterations(
+    is_terminal: bool,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    display = RunDisplay(line_every=0.0)
+    trainer = make_trainer(tmp_path, 4, [display], enable_progress_bar=True)
+    trainer.validate(
+        ValidatedModule(), dataloaders=DataLoader(TensorDataset(torch.zeros(1))), verbose=False
+    )
+    told = capsys.readouterr().out
+    assert "evaluating" in told
+    assert "iteration" not in told
+    assert "/4" not in told

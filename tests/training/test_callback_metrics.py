@@ -25,6 +25,7 @@ class Mine(RolloutCallback):
         ({"rollout/x": torch.ones(2)}, r"tensor\(\[1\., 1\.\]\) for rollout/x"),
         ({3: 1.0}, r"a metric named 3: give it another name"),
         ({"phase": 1.0}, r"a metric named 'phase'"),
+        ({"step": 1.0}, r"a metric named 'step'"),
         ([("rollout/x", 1.0)], r"give a dict of numbers"),
     ],
 )

@@ -22,6 +22,8 @@ WANTED_SYMMETRIES = (
     "a list of ragen_pl.envs.base.Symmetry(state=…, action=…), at least IDENTITY, which is one"
 )
 WANTED_VOCABULARY = "a list of texts"
+_SHOWN = 80
+"""Characters shown of a value."""
 _PARTS = "text, reward, terminated, truncated, info"
 
 T = TypeVar("T")
@@ -170,8 +172,9 @@ def fail(name: str, method: str, did: str, wanted: str) -> NoReturn:
 
 
 def short(value: object) -> str:
-    """Return the beginning of a value as text."""
-    return f"{value!r:.80}"
+    """Return a value as text, of a long one the beginning and an ellipsis."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
 
 
 def is_bool(value: Any) -> bool:

@@ -164,7 +164,8 @@ class _TrialEpisode:
             one,
             other,
             f"from equal states with equal noise gave {_told(one)} and {_told(other)}",
-            'the two must be equal: draw from options["noise_seed"] alone',
+            "the two must be equal: keep in get_state all that step depends on (class attributes "
+            'and globals are shared by copies), and draw from options["noise_seed"] alone',
         )
         return outcomes[0], places[0]
 

@@ -129,7 +129,8 @@ class ByDifficulty(Curriculum):
         raise ValueError(
             f"data.curriculum is {type(self).__name__}, but {type(env).__name__} {fault} at the "
             f'first {tried} training starts: return a "difficulty" in the info of reset, or set '
-            "data.curriculum to Uniform"
+            "data.curriculum to Uniform (in a mixture data.mixture.curricula gives each "
+            "environment its own)"
         )
 
 

@@ -169,7 +169,8 @@ class EvaluationSet:
         if self.distinct == len(self.seeds):
             return None
         return (
-            f"data.eval_sets.{self.name}: {self.distinct} distinct starts, fewer than "
+            f"data.eval_sets.{self.name}: {self.distinct} distinct "
+            f"start{'s' if self.distinct > 1 else ''}, fewer than "
             f"data.evaluation.size {len(self.seeds)}: starts are played several times, and "
             "success is the mean over the distinct ones"
         )

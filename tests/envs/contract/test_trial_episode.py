@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -229,6 +229,16 @@ class Boastful(Stairs):
         return "hard"
 
 
+class Counting(Stairs):
+    """Count the steps of all copies in a list of the class, and show the count."""
+
+    steps: ClassVar[list[str]] = []
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self.steps.append(action)
+        return f"{len(self.steps)} steps", *super().step(action)[1:]
+
+
 class Blinkered(Stairs):
     """Draw the current state in place of the given one, which needs a reset."""
 
@@ -245,6 +255,7 @@ class Blinkered(Stairs):
         (Carrying, r"reset\(seed=0\) gave .*; the seed alone decides .* and what came before"),
         (NoisyStart, r"reset\(seed=0\) gave .*; the seed alone decides the start, whatever the no"),
         (Moody, r"step\('\w+'\) from equal states with equal noise gave .*noise_seed"),
+        (Counting, r"step\('\w+'\) from .*keep in get_state all that step depends on \(class attr"),
         (Unrestored, r"get_state returned \{'stair': \d\}; .* set_state was given, \{'stair': 0\}"),
         (Forgetful, r"render_text returned 'stair \d \d'; .*get_state must hold all it shows"),
         (Immortal, r"step after the end returned .*; it must change and earn nothing there, or"),

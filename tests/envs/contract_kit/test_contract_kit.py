@@ -355,3 +355,16 @@ def test_episodes_are_short_however_many_actions_are_allowed() -> None:
             return "no", 0.0, False, False, {"success": False}
 
     assert len(play(Long(), 0, 0, play_at_random).steps) == LONGEST
+
+
+def test_one_start_for_all_seeds_may_be_for_want_of_a_start_key() -> None:
+    class Single(Stairs):
+        """The same start whatever the seed."""
+
+        def start_key(self) -> str:
+            return "the lamp"
+
+    found = check(Single(), "starts")
+    assert found.level is Severity.WARNING
+    assert "all of 64 seeds give the same start" in found.text
+    assert "override start_key with what the first observation hides" in found.remedy

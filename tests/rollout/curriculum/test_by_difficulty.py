@@ -159,7 +159,8 @@ def test_difficulties_are_found(env: Any) -> None:
 )
 def test_an_environment_with_nothing_to_choose_between_is_refused(env: Any, fault: str) -> None:
     message = rf"data\.curriculum is TargetSuccess, but {fault} at the first 64 training starts: "
-    with pytest.raises(ValueError, match=message + r".* or set data\.curriculum to Uniform"):
+    remedy = r".* or set data\.curriculum to Uniform \(in a mixture data\.mixture\.curricula "
+    with pytest.raises(ValueError, match=message + remedy):
         TargetSuccess().check(env, range(64))
     Uniform().check(env, range(64))
 

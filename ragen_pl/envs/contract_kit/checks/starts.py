@@ -30,6 +30,10 @@ _MORE_NOISE_SEEDS = 64
 """The same where two starts differ: noise may seldom matter, as a random opponent's first move."""
 _FAR_SHARE = 0.25
 """Share of a check's time for them."""
+_HIDDEN_PART = (
+    "override start_key with what the first observation hides, such as "
+    'f"{super().start_key()} {self._answer}"'
+)
 
 
 def check_starts(subject: ExaminedEnv) -> Iterator[Finding]:
@@ -73,15 +77,15 @@ def check_starts(subject: ExaminedEnv) -> Iterator[Finding]:
         yield warning(
             f"start_key takes different tasks for one: {told}; results would count them as one "
             "start, and an evaluation set would have one of them",
-            "override start_key with what the first observation hides, such as "
-            'f"{super().start_key()} {self._answer}"',
+            _HIDDEN_PART,
         )
         return
     total = sum(keys.values())
     if total > 1 and len(keys) == 1:
         yield warning(
             f"all of {total} seeds give the same start: there is nothing to generalize to",
-            "draw the start from random.Random(seed), unless the task has a single one",
+            "draw the start from random.Random(seed), unless the task has a single one; where "
+            f"seeds differ in what start_key does not tell, {_HIDDEN_PART}",
         )
         return
     named = sorted(name for name in difficulties if name)
