@@ -13,8 +13,9 @@ first evaluation that shows it.
   time. Groups, collections and optimizer batches are as large as ours, the ratio is clipped at the
   same bounds, and there is no KL term. Its optimizer is AdamW, its precision that of ours, its loss
   TRL's default, and its starts are the environment's own mix, since it has no curriculum. It trains
-  the token embeddings, which ours freezes, and learns from all groups, of which ours keeps a quarter. It
-  generates with ``model.generate`` on whole prefixes, which is what it offers without a server.
+  the token embeddings, which ours freezes, and learns from all groups, of which ours keeps a
+  quarter. It generates with ``model.generate`` on whole prefixes, which is what it offers without a
+  server.
 - ``trl_engine``: the same with this library's sampler, so that generation is no part of the
   difference.
 
