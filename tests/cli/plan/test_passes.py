@@ -141,7 +141,7 @@ def test_muons_step_takes_the_largest_stack_of_matrices_in_bfloat16() -> None:
     assert peak.whole == 2 * 4 * 64 * 96
     assert peak.temporary == pytest.approx(3 * 2 * size + 2 * 2 * square, rel=0.001)
     adapters = muon_step_peak(plan_input(lora=LoRA(rank=4)))
-    assert adapters.whole == 2 * 4 * 4 * 96
+    assert adapters.whole == 2 * 4 * 4 * 64  # more of them are 64 wide than 96
 
 
 def test_muons_step_takes_a_large_matrix_alone(monkeypatch: pytest.MonkeyPatch) -> None:
