@@ -42,7 +42,7 @@ def test_lines_where_there_is_no_terminal(
         "iteration 3/4 · rollout 0/16 trajectories",
         "iteration 3/4 · rollout 7/16 trajectories",
         "iteration 3/4 · updating · success 0.75 · return 1.00",
-        "iteration 4/4 · rollout 0/16 trajectories · success 0.75 · return 1.00 · 0:00:00 left",
+        "iteration 4/4 · rollout 0/16 trajectories · success 0.75 · return 1.00 · 0:00:0",
         "iteration 4/4 · done",
         "finished; 4 iterations",
     ):
