@@ -91,8 +91,8 @@ WARNINGS: list[tuple[type[TextEnv], str, str]] = [
     (
         broken.Twofold,
         "starts",
-        r"start_key takes different tasks for one: \d+ of \d+ .* seeds 0 and 1, where action 1, '0', "
-        "has another reward",
+        r"start_key takes different tasks for one: \d+ of \d+ .* seeds 0 and 1, where action 1, "
+        "'0', has another reward",
     ),
     (broken.Fibber, "thoughts", r"the expert: (\d+) of \1 judged thoughts are untrue, first 'dim'"),
     (broken.Speechless, "thoughts", r"hindsight_turn writes nothing for any of \d+ plans"),
