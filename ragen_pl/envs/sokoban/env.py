@@ -170,14 +170,8 @@ class Sokoban(TextEnv):
 
     def get_state(self) -> dict[str, Any]:
         """Return the cells (numbered row by row) of walls, targets, boxes and player."""
-        return {
-            "size": self.size,
-            "walls": list(cells_of(self._board.walls)),
-            "targets": list(cells_of(self._board.targets)),
-            "boxes": list(cells_of(self._boxes)),
-            "player": self._player,
-            "num_actions": self._num_actions,
-        }
+        position = _position(self._board, self._player, self._boxes)
+        return {**position, "num_actions": self._num_actions}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore what ``get_state`` returned."""
@@ -194,7 +188,7 @@ class Sokoban(TextEnv):
 
     def anchor_key(self) -> str:
         """Return a key of the state without the number of actions so far."""
-        return hash_without(self.get_state(), "num_actions")
+        return _anchor_key(self._board, self._player, self._boxes)
 
     def start_key(self) -> str:
         """Return a key of the room, equal for its rotations and reflections."""
@@ -353,3 +347,20 @@ def _symmetry(size: int, square: SquareSymmetry) -> Symmetry:
         return {**state, **sets, "player": square.cells[state["player"]]}
 
     return Symmetry(image, actions.__getitem__)
+
+
+def _position(board: Board, player: int, boxes: int) -> dict[str, Any]:
+    """Return a state without the number of actions."""
+    return {
+        "size": board.size,
+        "walls": list(cells_of(board.walls)),
+        "targets": list(cells_of(board.targets)),
+        "boxes": list(cells_of(boxes)),
+        "player": player,
+    }
+
+
+@lru_cache(maxsize=1 << 15)
+def _anchor_key(board: Board, player: int, boxes: int) -> str:
+    """Return the key of a position; the members of a group visit most of theirs again and again."""
+    return hash_without(_position(board, player, boxes))
