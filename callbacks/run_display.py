@@ -188,7 +188,7 @@ class RunDisplay(ProgressBar, RolloutCallback):
         self._activity = activity
         if not self._enabled or self.trainer.sanity_checking:
             return
-        if self.trainer.state.fn != TrainerFn.FITTING:  # the iterations are a run's, not this one's
+        if not self._trains:  # the iterations are a run's, not this evaluation's
             self._show_text(activity, activity, 0)
             return
         total = max(0, self.trainer.max_epochs or 0)  # 0: no limit
@@ -198,6 +198,10 @@ class RunDisplay(ProgressBar, RolloutCallback):
             text += f" · {_rounded(left)} left"
         number = f"{min(self._done + 1, total)}/{total}" if total else f"{self._done + 1}"
         self._show_text(text, f"iteration {number} · {text}", total, at_once=at_once)
+
+    @property
+    def _trains(self) -> bool:
+        return bool(self.trainer.state.fn == TrainerFn.FITTING)
 
     def _show_text(self, text: str, line: str, total: int, *, at_once: bool = False) -> None:
         """Show a text behind the bar on a terminal, a line elsewhere."""
@@ -209,10 +213,9 @@ class RunDisplay(ProgressBar, RolloutCallback):
 
     def _update_bar(self, text: str, total: int) -> None:
         if self._bar is None:
-            fits = self.trainer.state.fn == TrainerFn.FITTING
             self._bar = tqdm(
                 total=total or None,
-                bar_format=_BAR if fits else _BAR_WITHOUT_ITERATIONS,
+                bar_format=_BAR if self._trains else _BAR_WITHOUT_ITERATIONS,
                 dynamic_ncols=True,
                 file=sys.stdout,
                 leave=True,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ragen_pl.models.call_syntax import CallSyntax, parts_of
+from ragen_pl.models.call_syntax import CallSyntax
 
 CALL_ID = "call00000"
 """The id of every call and result; templates of Mistral's want nine letters or digits."""
@@ -39,12 +39,8 @@ class ListedCall:
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return text
 
-    def write(self, call: str) -> str:
-        """Return a call in JSON as the template writes it; any other text as it is."""
-        parts = parts_of(call)
-        if parts is None:
-            return call
-        name, arguments = parts
+    def write(self, name: str, arguments: Mapping[str, Any]) -> str:
+        """Return a call as the template writes it."""
         return f"{self.opened}{name}{self.named}{_dumped(arguments)}{self.ended}"
 
     def marked(self, text: str) -> tuple[str, ...]:
@@ -80,12 +76,8 @@ class NamedCall:
         except (ValueError, RecursionError):
             return _dumped({"name": name, "arguments": body})
 
-    def write(self, call: str) -> str:
-        """Return a call in JSON as the template writes it; any other text as it is."""
-        parts = parts_of(call)
-        if parts is None:
-            return call
-        name, arguments = parts
+    def write(self, name: str, arguments: Mapping[str, Any]) -> str:
+        """Return a call as the template writes it."""
         given = f"{self.identified}{CALL_ID}" if self.identified else ""
         return f"{name}{given}{self.valued}{_dumped(arguments)}"
 

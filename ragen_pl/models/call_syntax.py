@@ -19,9 +19,8 @@ class CallSyntax(Protocol):
         """
         ...
 
-    def write(self, call: str) -> str:
-        """Return a call in JSON as the template writes it, without opening and closing; any other
-        text as it is."""
+    def write(self, name: str, arguments: Mapping[str, Any]) -> str:
+        """Return a call as the template writes it, without opening and closing."""
         ...
 
     def marked(self, text: str) -> tuple[str, ...]:
@@ -30,10 +29,11 @@ class CallSyntax(Protocol):
         ...
 
 
-def parts_of(call: str) -> tuple[str, dict[str, Any]] | None:
-    """Return the name and the arguments of a call in JSON; None if the text is none."""
+def written_call(call: str, syntax: CallSyntax) -> str:
+    """Return a call in JSON as the template writes it; any other text as it is."""
     try:
         given = json.loads(call)
-        return str(given["name"]), dict(given["arguments"])
+        name, arguments = str(given["name"]), dict(given["arguments"])
     except (ValueError, TypeError, KeyError, RecursionError):
-        return None
+        return call
+    return syntax.write(name, arguments)

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, NoReturn
 
-from ragen_pl.models.call_syntax import parts_of
-
 
 @dataclass(frozen=True, slots=True)
 class CallTags:
@@ -63,13 +61,8 @@ class CallTags:
             found[key.strip()] = value
         return found
 
-    def write(self, call: str) -> str:
-        """Return a call in JSON as the template writes it, without opening and closing; any other
-        text as it is."""
-        parts = parts_of(call)
-        if parts is None:
-            return call
-        name, arguments = parts
+    def write(self, name: str, arguments: Mapping[str, Any]) -> str:
+        """Return a call as the template writes it, without opening and closing."""
         if not arguments:
             return f"{name}{self.bare}"
         pairs = (f"{key}{self.valued}{_text(value)}" for key, value in arguments.items())

@@ -14,7 +14,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerFast
 
 from ragen_pl.envs.base import TextEnv
-from ragen_pl.models.call_syntax import CallSyntax
+from ragen_pl.models.call_syntax import CallSyntax, written_call
 from ragen_pl.models.message_markers import (
     ChatMarkers,
     Segments,
@@ -317,8 +317,9 @@ class Chat(Dialogue):
 
     def response_text(self, thought: str, actions: Sequence[str]) -> str:
         """Return the text of a response, without the forced opening tag."""
-        written = actions if self.syntax is None else map(self.syntax.write, actions)
-        answer = f" {SEPARATOR} ".join(written)
+        if self.syntax is not None:
+            actions = [written_call(action, self.syntax) for action in actions]
+        answer = f" {SEPARATOR} ".join(actions)
         opening, closing = self.enclosure.opening, self.enclosure.closing
         if self.prompts.think:
             return f"{thought}</think>{opening}{answer}{closing}"

@@ -20,9 +20,6 @@ matrices keep a device busy one by one, and stacks of them would need memory for
 RMS = 0.2
 """Root mean square of AdamW's usual steps, which Muon's are scaled to (arXiv 2502.16982, eq. 4)."""
 
-Settings = dict[str, Any]
-"""A parameter group of Muon."""
-
 
 class StackedMuon(Muon):
     """PyTorch's Muon with ``adjust_lr_fn="match_rms_adamw"``, on stacks of matrices.
@@ -44,13 +41,16 @@ class StackedMuon(Muon):
                 self._step(weights, group)
         return None
 
-    def _step(self, weights: Sequence[nn.Parameter], settings: Settings) -> None:
+    def _step(self, weights: Sequence[nn.Parameter], settings: dict[str, Any]) -> None:
         decay, momentum = settings["lr"] * settings["weight_decay"], settings["momentum"]
         shape, device = (len(weights), *weights[0].shape), weights[0].device
         directions = torch.empty(shape, dtype=torch.bfloat16, device=device)
         for weight, direction in zip(weights, directions, strict=True):
             gradient = full_tensor(_gradient(weight))
-            kept = self.state[weight].setdefault("momentum_buffer", torch.zeros_like(weight))
+            state = self.state[weight]
+            if "momentum_buffer" not in state:
+                state["momentum_buffer"] = torch.zeros_like(weight)
+            kept = state["momentum_buffer"]
             mean = full_tensor(kept).lerp_(gradient, 1 - momentum)
             _overwrite(kept, mean)
             direction.copy_(gradient.lerp(mean, momentum) if settings["nesterov"] else mean)

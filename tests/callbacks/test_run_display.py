@@ -29,8 +29,10 @@ def fit(folder: Path, display: RunDisplay) -> None:
 
 
 def test_lines_where_there_is_no_terminal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    clock = SimpleNamespace(monotonic=lambda: 0.0)  # the machine may be busy
+    monkeypatch.setattr("callbacks.run_display.time", clock)
     fit(tmp_path, RunDisplay(line_every=0.0))
     lines = capsys.readouterr().out.splitlines()
     told = "\n".join(lines)
@@ -42,7 +44,7 @@ def test_lines_where_there_is_no_terminal(
         "iteration 3/4 · rollout 0/16 trajectories",
         "iteration 3/4 · rollout 7/16 trajectories",
         "iteration 3/4 · updating · success 0.75 · return 1.00",
-        "iteration 4/4 · rollout 0/16 trajectories · success 0.75 · return 1.00 · 0:00:0",
+        "iteration 4/4 · rollout 0/16 trajectories · success 0.75 · return 1.00 · 0:00:00 left",
         "iteration 4/4 · done",
         "finished; 4 iterations",
     ):

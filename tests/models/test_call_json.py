@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen_pl.models.call_json import CALL_ID, ListedCall, NamedCall, json_form_of
+from ragen_pl.models.call_syntax import written_call
 
 LISTED = ListedCall('[{"name": "', '", "arguments": ', ', "id": "call00000"}]')
 PLAIN = NamedCall("", "[ARGS]")
@@ -29,8 +30,8 @@ def dumped(name: str, arguments: Any) -> str:
 def test_what_is_written_is_read(arguments: dict[str, Any]) -> None:
     call = dumped("tool", arguments)
     for syntax in (LISTED, PLAIN, WITH_ID):
-        assert syntax.read(syntax.write(call), ()) == call
-    assert json.loads(LISTED.write(call)) == [
+        assert syntax.read(written_call(call, syntax), ()) == call
+    assert json.loads(written_call(call, LISTED)) == [
         {"name": "tool", "arguments": arguments, "id": CALL_ID}
     ]
 
@@ -80,7 +81,7 @@ def test_what_is_no_call_is_none(text: str) -> None:
 
 def test_other_texts_are_written_as_they_are() -> None:
     for text in ("search[Oslo]", '{"name": "tool"}', "[1]", '{"name": 1, "arguments": 3}'):
-        assert LISTED.write(text) == PLAIN.write(text) == text
+        assert written_call(text, LISTED) == written_call(text, PLAIN) == text
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ragen_pl.models.call_syntax import written_call
 from ragen_pl.models.call_tags import CallTags, tags_of
 
 FUNCTION = CallTags(
@@ -59,7 +60,7 @@ def dumped(name: str, arguments: dict[str, Any]) -> str:
 def test_what_is_written_is_read_with_its_types(tags: CallTags, data: st.DataObject) -> None:
     arguments = data.draw(st.fixed_dictionaries({}, optional=VALUES))
     call = dumped("tool", arguments)
-    assert tags.read(tags.write(call), TOOLS) == call
+    assert tags.read(written_call(call, tags), TOOLS) == call
 
 
 @pytest.mark.parametrize("tags", [FUNCTION, PAIRS], ids=["function", "pairs"])
@@ -110,7 +111,7 @@ def test_what_is_no_call_is_none(tags: CallTags, text: str) -> None:
 
 def test_other_texts_are_written_as_they_are() -> None:
     for text in ("search[Oslo]", '{"name": "tool"}', "[1]", '{"name": 1, "arguments": 3}'):
-        assert FUNCTION.write(text) == text
+        assert written_call(text, FUNCTION) == text
 
 
 @pytest.mark.parametrize(

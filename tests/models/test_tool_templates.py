@@ -96,7 +96,7 @@ def test_a_call_is_written_as_the_template_writes_it(shape: str, arguments: dict
     markers = template.tool_markers(TOOLS)
     assert markers.syntax is not None
     call = {"name": "search", "arguments": arguments}
-    written = f"{markers.opening}{markers.syntax.write(json.dumps(call))}{markers.closing}"
+    written = f"{markers.opening}{markers.syntax.write('search', arguments)}{markers.closing}"
     asked = conversation("Find it.", [], "Where?")
     function = {"type": "function", "id": CALL_ID, "function": call}
     whole = [*asked, {"role": "assistant", "content": "", "tool_calls": [function]}]

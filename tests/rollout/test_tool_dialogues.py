@@ -12,6 +12,7 @@ import pytest
 from ragen_pl.envs import SearchQA, Sokoban, TextEnv
 from ragen_pl.envs.tools import ToolEnv
 from ragen_pl.models.call_json import CALL_ID
+from ragen_pl.models.call_syntax import written_call
 from ragen_pl.models.chat_template import ChatTemplate
 from ragen_pl.rollout.actors import ExpertActor
 from ragen_pl.rollout.chat import Chat
@@ -142,7 +143,9 @@ def test_the_expert_s_calls_are_demonstrations_in_either_form(shape: str, think:
     assert [turn.actions for turn in played.turns] == [move.actions for move in moves]
     opening, closing = talk.enclosure.opening, talk.enclosure.closing
     for turn in played.turns:
-        call = turn.actions[0] if talk.syntax is None else talk.syntax.write(turn.actions[0])
+        call = (
+            turn.actions[0] if talk.syntax is None else written_call(turn.actions[0], talk.syntax)
+        )
         assert (talk.opening_tag + turn.response).endswith(f"{opening}{call}{closing}")
         assert (turn.thought_tokens > 0) is think
 

@@ -91,7 +91,7 @@ WARNINGS: list[tuple[type[TextEnv], str, str]] = [
     (
         broken.Twofold,
         "starts",
-        r"start_key takes different tasks for one: \d+ of \d+ .* seeds 0 and 1, where action 1, "
+        r"start_key takes different tasks for one: 57 of 63 .* seeds 0 and 1, where action 1, "
         "'0', has another reward",
     ),
     (broken.Fibber, "thoughts", r"the expert: (\d+) of \1 judged thoughts are untrue, first 'dim'"),
@@ -120,7 +120,7 @@ def findings(env: TextEnv, check: str) -> list[Finding]:
 
 def check(env: TextEnv, name: str) -> Finding:
     """Return the only finding of one check."""
-    subject = ExaminedEnv(env, "env", seconds=0.5)
+    subject = ExaminedEnv(env, "env", seconds=10.0)  # enough for every start on a busy machine, too
     (line,) = examine(subject, {name: CHECKS[name]})
     return line.finding
 
