@@ -82,12 +82,15 @@ def split_of_digest(digest: str) -> BoardSplit:
     return _HELD_OUT.get(int(digest[:8], 16) % _NUM_BUCKETS, "train")
 
 
-def cells_of(mask: int) -> Iterator[int]:
-    """Iterate over the cells of a mask, lowest first."""
+@lru_cache(maxsize=1 << 14)
+def cells_of(mask: int) -> tuple[int, ...]:
+    """Return the cells of a mask, lowest first; boards are drawn again and again."""
+    cells = []
     while mask:
         lowest = mask & -mask
-        yield lowest.bit_length() - 1
+        cells.append(lowest.bit_length() - 1)
         mask ^= lowest
+    return tuple(cells)
 
 
 def mask_of(cells: Iterable[int]) -> int:

@@ -81,6 +81,8 @@ class CheckedEnv:
 
     def __init__(self, env: TextEnv) -> None:
         self.env, self.name = env, env.name
+        self._sound_actions: tuple[str, ...] | None = None
+        """Names of actions that were checked; asked for with every step."""
 
     @property
     def actions(self) -> tuple[str, ...] | None:
@@ -88,12 +90,13 @@ class CheckedEnv:
         with calling("actions"):
             given = self.env.actions
         wanted = "a tuple of at least one name, or None for free text"
-        if given is None:
-            return None
+        if given is None or given is self._sound_actions:
+            return given
         is_tuple = isinstance(given, tuple | list)
         if not is_tuple or not given or not all(_is_text(each) for each in given):
             raise contract_error("actions", given, wanted)
-        return tuple(given)
+        self._sound_actions = tuple(given)
+        return self._sound_actions
 
     @property
     def max_actions(self) -> int:

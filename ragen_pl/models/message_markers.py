@@ -92,12 +92,17 @@ def split_at(text: str, tokens: Mapping[str, int]) -> Segments:
 
 
 def encode_texts(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[list[int]]:
-    """Encode plain texts; a special token spelled out in a text is encoded as text."""
-    if not texts:
-        return []
-    return tokenizer(  # type: ignore[no-any-return]
-        list(texts), add_special_tokens=False, split_special_tokens=True
-    )["input_ids"]
+    """Encode plain texts; a special token spelled out in a text is encoded as text.
+
+    The tokenizer's core is called as the tokenizer itself calls it, which takes half of the time:
+    an iteration encodes thousands of short texts.
+    """
+    core = tokenizer.backend_tokenizer
+    core.encode_special_tokens = True
+    core.no_padding()
+    core.no_truncation()
+    encoded = core.encode_batch_fast(list(texts), add_special_tokens=False)
+    return [each.ids for each in encoded]
 
 
 def encode_segments(

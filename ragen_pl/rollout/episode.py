@@ -152,16 +152,25 @@ class Episode:
             self.optimal_length = first.optimal_length
         else:
             self._play_opening(self.opening)
+        self._record_start()
+
+    def _record_start(self) -> None:
+        """Record what the episode begins with."""
         self.initial_state = self.env.state()
         self.start_key = self.env.start_key()
 
     def _play_opening(self, opening: Opening) -> None:
         self.env.enter_image(opening.symmetry)
-        for action in opening.actions:
-            self._act(action)
-            if self.stop_reason is not None:
-                break
+        self.play_unrecorded(opening.actions)
         self.observation = self.env.render_text()
+
+    def play_unrecorded(self, actions: Sequence[str]) -> int:
+        """Take actions that no turn records, until the episode ends; return how many were taken."""
+        for number, action in enumerate(actions, start=1):
+            self.success = self._act(action).success
+            if self.stop_reason is not None:
+                return number
+        return len(actions)
 
     def _act(self, action: str) -> StepResult:
         """Take an action, and record whether and why the episode ends with it."""
@@ -195,14 +204,14 @@ class Episode:
 
     def _play_turn(self, response: Response) -> None:
         """Execute the actions, record the turn and apply the stop rules."""
-        anchor_key, judgment = self.env.anchor_key(), self._judge(response)
+        anchor_key, judgment = self._anchor_key(), self._judge(response)
         state = self._state_to_keep()
         reward, has_ended, reached_keys = 0.0, False, list[str]()
         for action in response.actions:
             outcome = self._act(action)
             self.observation, self.success = outcome.observation, outcome.success
             reward += outcome.reward
-            reached_keys.append(self.env.anchor_key())
+            reached_keys.append(self._anchor_key())
             has_ended = outcome.terminated or outcome.truncated
             if self.stop_reason is not None:
                 break
@@ -232,6 +241,10 @@ class Episode:
         )
         if self.stop_reason is None and len(self.turns) >= self.config.max_turns:
             self.stop_reason = StopReason.MAX_TURNS
+
+    def _anchor_key(self) -> str:
+        """Return the key of the current state."""
+        return self.env.anchor_key()
 
     def _state_to_keep(self) -> dict[str, Any] | None:
         """Return a copy of the current state; None if it, or an earlier one, is too large."""
@@ -398,9 +411,12 @@ class ChatEpisode(DialogueEpisode):
         """Hash of the initial state; None if the environment failed before it."""
         super().__init__(env, chat, config, seed=seed, episode_id=episode_id, opening=opening)
 
+    def _record_start(self) -> None:
+        super()._record_start()
+        self.initial_hash = self.env.state_hash()
+
     def _begin(self) -> None:
         super()._begin()
-        self.initial_hash = self.env.state_hash()
         self.message = self.write_next_turn()
         self.context = Context(
             self.chat, self.env.env, self.config, system=self.system, text=self.message

@@ -47,6 +47,19 @@ class Solution:
     """Actions of the group's shortest successful member."""
 
 
+class _WayEpisode(WrittenEpisode):
+    """An episode of which nothing but the tokens is wanted: states are neither kept nor keyed."""
+
+    def _record_start(self) -> None:
+        pass
+
+    def _anchor_key(self) -> str:
+        return ""
+
+    def _state_to_keep(self) -> None:
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class Unwritten:
     """A way to success that could not be written down."""
@@ -113,7 +126,8 @@ class SolutionWriter:
     ) -> tuple[TokenRow, ...] | Unwritten:
         """Return the variants of a way that could be written down; if none could, why."""
         rng = random.Random(f"hindsight {self.run_seed} {iteration} {group.group_id}")
-        images = self._images(group.seed, way)
+        env = copy.deepcopy(self.env)
+        images = self._images(env, group.seed, way)
         longest = min(self.config.opening, len(way) - 1)
         choices = {
             (rng.randrange(len(images)), rng.randint(0, longest)): None
@@ -124,43 +138,51 @@ class SolutionWriter:
             symmetry, image = images[index]
             opening = Opening(symmetry, image[:length])
             episode_id = EpisodeId(iteration, group.group_id, _FIRST_VARIANT + number)
-            turns = self._write(group.seed, image[length:], opening, episode_id)
-            is_short = rng.random() < self.config.first_turn_only
+            most = 1 if rng.random() < self.config.first_turn_only else self.rollout.max_turns
+            episode = _WayEpisode(
+                env,
+                self.chat,
+                self.rollout,
+                seed=group.seed,
+                episode_id=episode_id,
+                opening=opening,
+            )
+            turns = self._write(episode, image[length:], most)
             if isinstance(turns, Unwritten):
                 reason = turns
             else:
-                rows += _rows(turns[:1] if is_short else turns)
+                rows += _rows(turns)
         return tuple(rows) or reason
 
-    def _images(self, seed: int, way: tuple[str, ...]) -> list[tuple[Symmetry, tuple[str, ...]]]:
+    def _images(
+        self, env: TextEnv, seed: int, way: tuple[str, ...]
+    ) -> list[tuple[Symmetry, tuple[str, ...]]]:
         """Return the symmetries at a start with the images of a way; none if the environment
         fails."""
         if not self.config.symmetries:
             return [(IDENTITY, way)]
-        env = CheckedEnv(copy.deepcopy(self.env))
+        checked = CheckedEnv(env)
         try:
-            env.reset(seed, noise_seed=0)
-            return [(symmetry, env.image(symmetry, way)) for symmetry in env.symmetries()]
+            checked.reset(seed, noise_seed=0)
+            return [(symmetry, checked.image(symmetry, way)) for symmetry in checked.symmetries()]
         except EnvError as error:
-            warn_of_env_error(env, seed, error)
+            warn_of_env_error(checked, seed, error)
             return []
 
     def _write(
-        self, seed: int, plan: tuple[str, ...], opening: Opening, episode_id: EpisodeId
+        self, episode: ChatEpisode, plan: tuple[str, ...], most: int
     ) -> Sequence[Turn] | Unwritten:
-        """Play a plan with the thoughts of hindsight; if it does not succeed, or cannot be put into
-        true words, return why."""
-        episode = WrittenEpisode(
-            copy.deepcopy(self.env),
-            self.chat,
-            self.rollout,
-            seed=seed,
-            episode_id=episode_id,
-            opening=opening,
-        )
+        """Play a plan to its end and write its first turns with the thoughts of hindsight; if it
+        does not succeed, or cannot be put into true words, return why.
+
+        Args:
+            episode: An episode at its beginning.
+            plan: Its actions.
+            most: Maximum number of turns to write.
+        """
         rest = plan
         try:
-            while rest and episode.begin_turn():
+            while rest and len(episode.turns) < most and episode.begin_turn():
                 with episode.env_errors():
                     move = self._move(episode, rest)
                     if move is None:
@@ -169,6 +191,11 @@ class SolutionWriter:
                     rest = rest[len(move.actions) :]
         except OverlongResponseError:  # the policy could not sample it either
             return Unwritten("its text is longer than rollout.max_response_tokens")
+        if rest and episode.stop_reason is None:
+            turns_left = self.rollout.max_turns - len(episode.turns)
+            with episode.env_errors():
+                taken = episode.play_unrecorded(rest[: turns_left * episode.max_actions])
+                rest = rest[taken:]
         if any(turn.thought_correct is False for turn in episode.turns):
             return Unwritten("thought_correct found a thought of hindsight_turn untrue")
         if episode.error:

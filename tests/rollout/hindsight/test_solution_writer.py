@@ -25,7 +25,12 @@ from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.episode import ChatEpisode, Episode
 from ragen_pl.rollout.hindsight import HindsightImitation, Solutions
-from ragen_pl.rollout.hindsight.writer import Solution, SolutionWriter, best_way
+from ragen_pl.rollout.hindsight.writer import (
+    Solution,
+    SolutionWriter,
+    Unwritten,
+    best_way,
+)
 from ragen_pl.rollout.memory import Compact
 from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.rollout.transitions import SUCCESS, Transitions
@@ -342,6 +347,30 @@ def test_short_variants_end_after_their_first_turn() -> None:
     assert 0.35 < len(short) / len(rows) < 0.65
     whole = {row.token_ids for row in rows if row not in short}
     assert all(any(ids[: len(row.token_ids)] == row.token_ids for ids in whole) for row in short)
+
+
+@pytest.mark.parametrize(("max_turns", "is_written"), [(1, False), (2, True)])
+def test_a_short_variant_is_written_only_if_its_way_succeeds(
+    max_turns: int, is_written: bool
+) -> None:
+    """Only the first of two turns is written, and the rest of the way is played: it succeeds within
+    the turns of a trajectory, or not. Without luck a jump in the second turn leads nowhere."""
+    chat = make_chat(Ladder(), Prompts(think=False))
+    config = HindsightImitation(first_turn_only=1.0)
+    rollout = replace(CONFIG, max_turns=max_turns)
+    climbed = TrajectoryGroup(0, 0, (play(Ladder(), 0, ["climb"] * 4, 1),))
+    found = SolutionWriter(Ladder(), chat, rollout, config, 0).found([climbed], 0)
+    if is_written:
+        (solution,) = found
+        assert isinstance(solution, Solution)
+        (row,) = solution.rows
+        assert responses(row, chat) == ["<answer>climb || climb || climb</answer>"]
+    else:
+        assert found == [Unwritten("the way did not succeed when it was played again")]
+    lucky = play(Ladder(), 0, ["climb", "climb", "climb", "jump"], 0)
+    assert lucky.success
+    own = writer(Ladder(), chat, config)
+    assert solutions(own, TrajectoryGroup(0, 0, (lucky,)), 0) == []
 
 
 def in_split(env: Sokoban | FrozenLake, split: Any) -> Sokoban | FrozenLake:
