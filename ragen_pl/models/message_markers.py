@@ -97,10 +97,13 @@ def encode_texts(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> li
     The tokenizer's core is called as the tokenizer itself calls it, which takes half of the time:
     an iteration encodes thousands of short texts.
     """
-    core = tokenizer.backend_tokenizer
-    core.encode_special_tokens = True
-    core.no_padding()
-    core.no_truncation()
+    core = tokenizer.backend_tokenizer  # changed only where it must be: threads share it
+    if not core.encode_special_tokens:
+        core.encode_special_tokens = True
+    if core.padding is not None:
+        core.no_padding()
+    if core.truncation is not None:
+        core.no_truncation()
     encoded = core.encode_batch_fast(list(texts), add_special_tokens=False)
     return [each.ids for each in encoded]
 
