@@ -19,7 +19,8 @@ from typing import Any
 
 import yaml
 
-from ragen_pl.training.run_folder import CONFIG, RESULTS
+from ragen_pl.training.evaluation.results import PolicyResult
+from ragen_pl.training.run_folder import CONFIG, FINAL, RESULTS
 
 COLORS = (
     *("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple"),
@@ -70,8 +71,9 @@ class Score:
 
 
 def eval_scores(run_dir: Path, results: dict[str, Any], eval_set: str) -> Iterator[Score]:
-    """Iterate over the evaluations during a run. Between two of them the history repeats the last
-    one."""
+    """Iterate over the evaluations during a run, and the final one where the last iteration has
+    none. Between two of them the history repeats the last one.
+    """
     config = yaml.safe_load((run_dir / CONFIG).read_text(encoding="utf-8"))
     every = config["trainer"]["check_val_every_n_epoch"]
     names = [f"val/{eval_set}/{name}" for name in ("success", "success_low", "success_high")]
@@ -79,6 +81,13 @@ def eval_scores(run_dir: Path, results: dict[str, Any], eval_set: str) -> Iterat
     for place, row in enumerate(zip(*columns, strict=True)):
         if (place + 1) % every == 0 and None not in row:
             yield Score(place, *row)
+    end = len(columns[0]) - 1
+    if (end + 1) % every:
+        temperature = config["data"]["evaluation"]["temperature"]
+        wanted = (FINAL, eval_set, temperature)
+        for each in map(PolicyResult.from_dict, results["evaluations"]):
+            if (each.policy, each.eval_set, each.temperature) == wanted:
+                yield Score(end, each.result.success, each.result.low, each.result.high)
 
 
 def draw_run(axes: Any, run_dir: Path, results: dict[str, Any], color: str, label: str) -> None:
@@ -104,25 +113,18 @@ class CostCurve:
     success: tuple[float, ...]
 
 
-def cost_curve(
-    run_dir: Path, results: dict[str, Any], eval_set: str, ends: tuple[float, float]
-) -> CostCurve:
+def cost_curve(run_dir: Path, results: dict[str, Any], eval_set: str, first: float) -> CostCurve:
     """Return the curve of a run with ``benchmarks.core_seconds.CoreSeconds``.
 
     Args:
-        ends: Success before and after the run, at the temperature of the evaluations during it.
+        first: Success before the run, at the temperature of the evaluations during it.
     """
-    costs, (first, last) = results["costs"], ends
+    costs = results["costs"]
     scores = list(eval_scores(run_dir, results, eval_set))
-    places = [score.place for score in scores]
-    success = [score.success for score in scores]
-    end = len(costs["core_seconds"]) - 1
-    if end not in places:
-        places, success = [*places, end], [*success, last]
     return CostCurve(
-        (0.0, *(costs["core_seconds"][place] for place in places)),
-        (0, *(costs["trajectories"][place] for place in places)),
-        (first, *success),
+        (0.0, *(costs["core_seconds"][score.place] for score in scores)),
+        (0, *(costs["trajectories"][score.place] for score in scores)),
+        (first, *(score.success for score in scores)),
     )
 
 

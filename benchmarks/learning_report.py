@@ -102,8 +102,6 @@ def read(folder: Path, planned: Iterable[Run], starts: Mapping[int, Cell]) -> li
             costs = results["costs"]
             start_costs = (grid.results(starts[run.seed]) or {})["costs"]
             before, after = scores(start, "warm-started"), scores(place, "final")
-            first = TEMPERATURES[0]
-            ends = (before[first].success, after[first].success)
             finding = Finding(
                 run.arm,
                 run.title,
@@ -114,7 +112,7 @@ def read(folder: Path, planned: Iterable[Run], starts: Mapping[int, Cell]) -> li
                 start_costs["core_seconds"][-1],
                 before,
                 after,
-                cost_curve(place, results, EVAL_SET, ends),
+                cost_curve(place, results, EVAL_SET, before[TEMPERATURES[0]].success),
             )
             found.append(finding)
     return found

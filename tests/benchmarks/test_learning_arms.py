@@ -220,7 +220,10 @@ def test_the_report_of_runs_in_folders(tmp_path: Path) -> None:
     costs = {"core_seconds": [1.0, 2.0, 3.0, 4.0, 5.0], "trajectories": [8, 16, 24, 32, 40]}
     facts = {"history": history, "costs": costs, "evaluations": entries("final", True, True)}
     finish(tmp_path, run.cell, facts)
-    config = {"trainer": {"check_val_every_n_epoch": 2}}
+    config = {
+        "trainer": {"check_val_every_n_epoch": 2},
+        "data": {"evaluation": {"temperature": 0.5}},
+    }
     (tmp_path / run.cell.name / "config.yaml").write_text(yaml.safe_dump(config))
     write_report(tmp_path, [run], {0: start}, "eval")
     (line,) = json.loads((tmp_path / "learning.json").read_text())["runs"]
@@ -232,10 +235,11 @@ def test_the_report_of_runs_in_folders(tmp_path: Path) -> None:
     assert line["curve"]["core_seconds"] == [0.0, 2.0, 4.0, 5.0]
     assert "RL and hindsight imitation" in (tmp_path / "learning.md").read_text()
     place, content = tmp_path / run.cell.name, json.loads(json.dumps(facts))
-    assert [score.place for score in eval_scores(place, content, "default")] == [1, 3]
+    points = [(score.place, score.success) for score in eval_scores(place, content, "default")]
+    assert points == [(1, 0.5), (3, 0.75), (4, 1.0)]
     content["costs"] = {name: values[:4] for name, values in costs.items()}
     content["history"] = {name: values[:4] for name, values in history.items()}
-    assert cost_curve(place, content, "default", (0.5, 1.0)).success == (0.5, 0.5, 0.75)
+    assert cost_curve(place, content, "default", 0.5).success == (0.5, 0.5, 0.75)
 
 
 def test_the_figure_over_costs(tmp_path: Path) -> None:
