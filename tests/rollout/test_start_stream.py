@@ -162,7 +162,9 @@ def test_progress_of_another_kind_of_curriculum_is_none(
 
 
 def test_an_environment_without_difficulties_is_refused_at_once() -> None:
-    with pytest.raises(ValueError, match=r"data\.curriculum is TargetSuccess, but Lamp names no"):
+    with pytest.raises(
+        ValueError, match=r"curriculum TargetSuccess chooses by difficulty, but Lamp names no"
+    ):
         make_starts(TargetSuccess(), Lamp())
 
 

@@ -216,7 +216,7 @@ def test_a_single_environment_has_no_traces_of_mixtures() -> None:
         ),
         (
             {"mixture": MixtureConfig(curricula={"mute": TargetSuccess()})},
-            r"data\.curriculum is TargetSuccess, but Mute names no difficulty",
+            r"curriculum TargetSuccess chooses by difficulty, but Mute names no difficulty",
         ),
     ],
 )

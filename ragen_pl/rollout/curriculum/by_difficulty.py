@@ -102,7 +102,7 @@ class ByDifficulty(Curriculum):
             weight: object = self.weigh(difficulty, tally)
         if not isinstance(weight, Real) or not 0 <= float(weight) < math.inf:  # NaN is not
             raise ConfigError(
-                f"data.curriculum is {type(self).__name__}, whose weight({difficulty!r}, "
+                f"curriculum: {type(self).__name__}.weight({difficulty!r}, "
                 f"{success}) returned {weight!r}; it must return a finite number ≥ 0"
             )
         return float(weight)
@@ -127,10 +127,10 @@ class ByDifficulty(Curriculum):
         named = ", ".join(map(repr, sorted(found - {UNKNOWN})))
         fault = f"names only the difficulty {named}" if named else "names no difficulty"
         raise ValueError(
-            f"data.curriculum is {type(self).__name__}, but {type(env).__name__} {fault} at the "
-            f'first {tried} training starts: return a "difficulty" in the info of reset, or set '
-            "data.curriculum to Uniform (in a mixture data.mixture.curricula gives each "
-            "environment its own)"
+            f"curriculum {type(self).__name__} chooses by difficulty, but {type(env).__name__} "
+            f'{fault} at the first {tried} training starts: return a "difficulty" in the info of '
+            "reset, or set data.curriculum to Uniform (data.mixture.curricula.NAME for one "
+            "environment of a mixture)"
         )
 
 

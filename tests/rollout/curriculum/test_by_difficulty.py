@@ -158,8 +158,8 @@ def test_difficulties_are_found(env: Any) -> None:
     ],
 )
 def test_an_environment_with_nothing_to_choose_between_is_refused(env: Any, fault: str) -> None:
-    message = rf"data\.curriculum is TargetSuccess, but {fault} at the first 64 training starts: "
-    remedy = r".* or set data\.curriculum to Uniform \(in a mixture data\.mixture\.curricula "
+    message = rf"curriculum TargetSuccess chooses by difficulty, but {fault} at the first 64 "
+    remedy = r"training starts: .* or set data\.curriculum to Uniform \(data\.mixture\.curricula"
     with pytest.raises(ValueError, match=message + remedy):
         TargetSuccess().check(env, range(64))
     Uniform().check(env, range(64))
@@ -188,7 +188,7 @@ def test_a_weight_that_is_none_is_an_error(weight: float) -> None:
         def weight(self, difficulty: str, success: float | None) -> float:
             return weight
 
-    with pytest.raises(ConfigError, match=r"data\.curriculum is Wrong, whose weight\('dark', None"):
+    with pytest.raises(ConfigError, match=r"curriculum: Wrong\.weight\('dark', None"):
         choose_starts(Wrong(), NamedLamp(), POOL, 10, {}, random.Random(0))
 
 
@@ -203,7 +203,7 @@ def test_a_weight_of_another_type_or_that_raises_is_told() -> None:
         def weight(self, difficulty: str, success: float | None) -> float:
             return 1 - success  # type: ignore[operator]  # None at first
 
-    with pytest.raises(ConfigError, match=r"Wordy, whose weight\('dark', None\) returned '1'"):
+    with pytest.raises(ConfigError, match=r"Wordy\.weight\('dark', None\) returned '1'"):
         choose_starts(Wordy(), NamedLamp(), POOL, 10, {}, random.Random(0))
     told = r"Broken\.weight raised TypeError.*test_by_difficulty.py:\d+\)\n .*weight\(difficulty, "
     with pytest.raises(ConfigError, match=told):
