@@ -111,24 +111,27 @@
   function plan(chart, strip) {
     const text = css("--text"), muted = css("--muted"), grid = css("--grid");
     const traces = chart.traces.map((trace) => dressed(trace, chart.layout));
-    // A baseline's name stands at its line instead of in the legend.
-    const names = chart.traces.filter((t) => t.meta.kind === "dash").map((t) => ({
-      xref: "paper", x: t.y[0] > 0.5 ? 0.09 : 1, xanchor: t.y[0] > 0.5 ? "left" : "right", y: t.y[0], yanchor: t.y[0] > 0.9 ? "top" : "bottom",
+    // A baseline's name stands at its line instead of in the legend; at the top above it, where no
+    // curve passes, and the legend makes room.
+    const baselines = chart.traces.filter((t) => t.meta.kind === "dash");
+    const names = baselines.map((t) => ({
+      xref: "paper", x: t.y[0] > 0.5 && t.y[0] <= 0.9 ? 0.09 : 1, xanchor: t.y[0] > 0.5 && t.y[0] <= 0.9 ? "left" : "right", y: t.y[0], yanchor: "bottom",
       text: t.name, showarrow: false, font: { size: 10.5, color: muted },
       bgcolor: faded(css("--surface"), 0.8), borderpad: 1,  // curves may pass under it
     }));
+    const room = baselines.some((t) => t.y[0] > 0.9) ? 14 : 0;
     const legend = traces.filter((t) => t.showlegend !== false).length > 1 || chart.traces.some((t) => t.meta.kind === "band");
     const axis = { gridcolor: grid, zeroline: false, linecolor: grid, tickfont: { size: 11, color: muted }, automargin: true, exponentformat: "power", fixedrange: narrow.matches };
     const layout = {
       ...chart.layout,
       autosize: true,
-      margin: strip ? { l: 8, r: 8, t: 4, b: 22 } : { l: 8, r: 10, t: legend ? 30 : 12, b: 26 },
+      margin: strip ? { l: 8, r: 8, t: 4, b: 22 } : { l: 8, r: 10, t: (legend ? 30 : 12) + room, b: 26 },
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: getComputedStyle(document.body).fontFamily, size: 11.5, color: text },
       hovermode: strip ? "x" : "x unified",
       hoverlabel: { bgcolor: css("--surface"), bordercolor: css("--line-strong"), font: { color: text, size: 12 }, namelength: 34 },
       showlegend: legend && !strip,
-      legend: { orientation: "h", x: 0, y: 1.01, yanchor: "bottom", xanchor: "left", font: { size: 11, color: muted }, bgcolor: "rgba(0,0,0,0)", itemwidth: 30 },
+      legend: { orientation: "h", x: 0, y: room ? 1.1 : 1.01, yanchor: "bottom", xanchor: "left", font: { size: 11, color: muted }, bgcolor: "rgba(0,0,0,0)", itemwidth: 30 },
       xaxis: { ...axis, showgrid: false, hoverformat: "d", ticks: "", spikecolor: css("--curve-muted"), spikethickness: 1, spikedash: "dot", unifiedhovertitle: { text: "iteration %{x}" }, ...chart.layout.xaxis },
       yaxis: { ...axis, nticks: 6, ...chart.layout.yaxis, title: { ...(chart.layout.yaxis?.title ?? {}), font: { size: 11, color: muted }, standoff: 6 } },
       shapes: (chart.layout.shapes ?? []).map((shape) => ({ ...shape, name: undefined, fillcolor: css("--warm"), line: { width: 0 } })),
