@@ -49,6 +49,17 @@ class ConfiguredParts(Application):
         """The trainer's precision by its whole name."""
         return precision_name(self.trainer_config.precision)
 
+    def check_run(self) -> None:
+        """Check the trainer's keys and the parts against each other as ``fit`` does, as far as that
+        needs no devices.
+
+        Raises:
+            ConfigError: for the first key that is wrong.
+        """
+        self.check_trainer()
+        with self.qualified(ValueError):
+            self.datamodule.check_learner(self.model)
+
     def check_trainer(self) -> None:
         """Check the trainer's keys as ``fit`` does, as far as that needs no devices.
 

@@ -243,14 +243,22 @@ class RolloutDataModule(pl.LightningDataModule):
             )
         return self.trainer
 
-    def check_run(self, trainer: pl.Trainer, learner: Learner) -> None:
-        """Check that a learner can learn from this data, and that every callback can do its work.
+    def check_learner(self, learner: Learner) -> None:
+        """Check that a learner can learn from this data.
 
         Raises:
             ValueError: for the first setting that another one contradicts.
         """
         names = [name for name in self.envs if name]
         learner.check_rollouts(names, self.prompts, self.rollout)
+
+    def check_run(self, trainer: pl.Trainer, learner: Learner) -> None:
+        """Check that a learner can learn from this data, and that every callback can do its work.
+
+        Raises:
+            ValueError: for the first setting that another one contradicts.
+        """
+        self.check_learner(learner)
         refuse_wrong_hooks(all_callbacks(trainer))
         refuse_unfit_callbacks(all_callbacks(trainer))
         for callback in rollout_callbacks(trainer):

@@ -240,6 +240,7 @@ def qualify(message: str, leaves: Mapping[str, Any]) -> str:
     form = r".+" if "Union subtypes" in message else r".+; .+"
     listed = re.search(rf"^\s*- ([\w.]+(?: is |: ){form}|{_FAULT})$", message, re.MULTILINE)
     message = listed[1] if listed else message
+    leaves = {**leaves, **_chosen_classes(leaves)}
     match = re.match(r"([\w.]+)(?: is |: )'?([^\s;,']+)", message)
     if match is None:
         return _complete_dotted(message, leaves)
@@ -248,6 +249,16 @@ def qualify(message: str, leaves: Mapping[str, Any]) -> str:
         whole = [key for key in whole if str(leaves[key]) == match[2]]
     key, rest = whole[0] if len(whole) == 1 else match[1], message[match.end(1) :]
     return key + _complete_dotted(rest, leaves)
+
+
+def _chosen_classes(leaves: Mapping[str, Any]) -> dict[str, str]:
+    """Return the name of the class that was chosen for each key that has a ``class_path``."""
+    ending = ".class_path"
+    return {
+        key.removesuffix(ending): str(path).rpartition(".")[2]
+        for key, path in leaves.items()
+        if key.endswith(ending)
+    }
 
 
 def _ending_in(key: str, leaves: Iterable[str]) -> list[str]:

@@ -80,7 +80,7 @@ def plan(argv: Sequence[str]) -> None:
     rates = None if options.rates is None else Rates.load(options.rates)
     shape = None if options.shape is None else look_up("--shape", options.shape, SHAPES)
     app = configured_parts(rest)
-    app.check_trainer()
+    app.check_run()
     attention = getattr(app.model.trainable.policy, "attention", "sdpa")
     architecture = architecture_of(app) if shape is None else shape.config(attention)
     plan_input = plan_input_of(app, architecture, options.device)

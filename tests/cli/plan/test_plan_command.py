@@ -116,6 +116,10 @@ def test_1_5b_with_adapters_fits_24_gb(capsys: pytest.CaptureFixture[str]) -> No
         (["--trainer.precision=64-true"], ["trainer.precision is 64-true", "bf16-mixed"]),
         (["--trainer.devices=many"], ["trainer.devices is many", "a number"]),
         ([*PAPER, "--model.policy.path=some/where"], ["some/where", "--shape"]),
+        (  # what fit refuses when it knows the rollouts
+            ["--config=gspo", "--data.rollout.memory=State"],
+            ["model.algorithm.policy_loss is GSPO", "set data.rollout.memory to Full"],
+        ),
         (["--config=fsdp", "--model.lora={rank: 4}"], ["model.lora", "backbone: shared", "ddp"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,

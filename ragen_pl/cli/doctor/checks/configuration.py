@@ -11,7 +11,7 @@ from ragen_pl.runtime.findings import Finding, ok
 def check_configuration(subject: ExaminedRun) -> Iterator[Finding]:
     """Build all parts, none of which has weights; a wrong key or value is raised here."""
     parts, data = subject.parts, subject.data
-    parts.check_trainer()
+    parts.check_run()
     rollout, model = data.rollout, parts.model
     trajectories = rollout.num_groups * rollout.online_k * rollout.group_size
     envs = " and ".join(type(env).__name__ for env in data.envs.values())
