@@ -127,6 +127,12 @@ class EchoTrapDetector(RolloutCallback):
         self._approx_kl = self._update_kl = None
         self.assessment = GREEN
 
+    def on_rollout_start(
+        self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
+    ) -> None:
+        """Drop the groups of a rollout that was interrupted."""
+        self._collected = []
+
     def on_collection_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
     ) -> None:

@@ -23,6 +23,7 @@ from ragen_pl.training.access import learner
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.scoring import forward_policy
 from ragen_pl.training.starpo import StarPO
+from ragen_pl.training.trajectory_layout import TrajectoryLayout
 from ragen_pl.training.update import LossDenominators, PolicyObjective, compute_advantages
 from ragen_pl.types import PolicyBatch, RolloutBatch, TrainingBatch
 
@@ -173,7 +174,10 @@ def _micro_batch_losses(
 
 def in_group_stds(rollout: RolloutBatch) -> dict[int, float]:
     """Return the in-group standard deviation of the return by group, over all ranks, in order of
-    the groups' ids; groups of one have none and are left out."""
+    the groups' ids; groups of one have none and are left out. A memory that cuts trajectories does
+    not change them."""
+    layout = TrajectoryLayout.of(rollout)
+    rollout = rollout if layout is None else layout.trajectories(rollout)
     rewards, mask = rollout.rewards.cpu(), rollout.loss_mask.cpu()  # not every device has float64
     own = [trajectory_returns(each, mask) for each in (rewards, rewards.abs())]
     columns = gather_objects((*own, rollout.group_ids.cpu()))

@@ -62,6 +62,14 @@ def test_what_dynamic_sampling_throws_away_is_judged_too() -> None:
     assert callback._histories[""][-1].zero_std_fraction == 0.0
 
 
+def test_a_rollout_that_was_interrupted_is_not_judged_with_the_next() -> None:
+    callback, trainer = EchoTrapDetector(), make_trainer()
+    callback.on_collection_end(trainer, MODULE, dead())
+    callback.on_rollout_start(trainer, MODULE, 0, 16)
+    judge_rollout(callback, trainer, good())
+    assert callback._histories[""][-1].zero_std_fraction == 0.0
+
+
 def run(callback: EchoTrapDetector, trainer: Any, rollouts: list[list[TrajectoryGroup]]) -> int:
     for iteration, groups in enumerate(rollouts):
         callback.begin_iteration(iteration)

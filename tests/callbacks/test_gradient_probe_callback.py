@@ -26,7 +26,7 @@ from ragen_pl.models.policy import Policy
 from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.packing import pack
 from ragen_pl.training.scoring import forward_policy
-from ragen_pl.types import Completion, RolloutBatch, TrainingBatch
+from ragen_pl.types import Completion, RolloutBatch, TrainingBatch, Trajectory
 from tests.support.doubles import make_trajectory, make_turn
 from tests.support.tiny_run import write_config
 
@@ -193,6 +193,25 @@ def test_rounding_is_no_spread() -> None:
     spread = in_group_stds(replace(rollout, rewards=noise))
     assert spread[0] == 0.0
     assert list(spread) == [0, 1, 2]
+
+
+def test_the_spread_is_that_of_trajectories_whatever_the_memory_cuts() -> None:
+    """Group 0 has equal returns and unequal turns, group 1 the reverse."""
+
+    def spread(cut: bool) -> dict[int, float]:
+        def member(group: int, number: int, rewards: tuple[float, ...]) -> Trajectory:
+            turns = [
+                replace(make_turn(reward), begins_sequence=cut and place > 0)
+                for place, reward in enumerate(rewards)
+            ]
+            return make_trajectory(turns, group_id=group, member=number)
+
+        equal = [member(0, number, (0.0, 0.0, 0.0, 1.0)) for number in range(4)]
+        other = [member(1, number, (number % 2 / 4,) * 4) for number in range(4)]
+        return in_group_stds(pack([*equal, *other], weights=[1.0] * 8))
+
+    assert spread(cut=True) == pytest.approx(spread(cut=False))
+    assert spread(cut=True)[0] == 0.0
 
 
 @pytest.mark.parametrize("key", ["every_n_iterations", "num_buckets"])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
 from ragen_pl.distributed import collectives as distributed
@@ -33,6 +36,30 @@ def test_an_eval_set_of_training_starts_warns(capsys: pytest.CaptureFixture[str]
         "success on these measures training, not generalization\n"
         f"data.eval_sets.new: 16 {FEWER}\n"
     )
+
+
+class OneSeat(NamedLamp):
+    """A lamp that burns in the same room at every start."""
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        assert seed is not None
+        return super().reset(seed=2 * (seed // 64), options=options)
+
+
+def test_an_eval_set_that_lacks_a_difficulty_of_training_warns(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    data = make(NamedLamp(), default=OneSeat())
+    data.setup("fit")
+    difficulties = {NamedLamp().difficulty_of(seed) for seed in range(8)}
+    present = NamedLamp().difficulty_of(0)
+    (absent,) = difficulties - {present}
+    told = f"data.eval_sets.default: none of its 1 distinct starts has the difficulty {absent!r}"
+    assert told in capsys.readouterr().out
+    make(NamedLamp(), default=NamedLamp()).setup("fit")
+    assert "none of its" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("stage", ["validate", "test", "predict"])

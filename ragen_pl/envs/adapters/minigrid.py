@@ -6,6 +6,7 @@ import copy
 import hashlib
 import random
 from collections.abc import Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from inspect import signature
 from itertools import product
@@ -98,7 +99,8 @@ class MiniGrid(ReplayState):
         self._advice: int | None = None
         """The bot's next action; None if it gave up."""
         self._pieces = SampledPieces()
-        self._build(0)
+        with _needing_packages(level):  # some levels load theirs at the first reset
+            self._build(0)
 
     @property
     def instruction(self) -> str:
@@ -360,11 +362,18 @@ def _make(level: str, max_actions: int) -> Any:
     Raises:
         ConfigError: if it needs further packages.
     """
-    try:
+    with _needing_packages(level):
         made = gymnasium.make(level, max_steps=max_actions, disable_env_checker=True)
+    return made.unwrapped
+
+
+@contextmanager
+def _needing_packages(level: str) -> Iterator[None]:
+    """Tell by a ConfigError which package a level lacks."""
+    try:
+        yield
     except gymnasium.error.DependencyNotInstalled as error:
         raise ConfigError(f"level: {level!r} needs what is not installed: {error}") from error
-    return made.unwrapped
 
 
 def _silence_rejections() -> None:

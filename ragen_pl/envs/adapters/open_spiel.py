@@ -32,6 +32,9 @@ View = Literal["observation", "information_state"]
 _MOST_NAMED = 32
 """Actions of the largest game whose actions are a fixed list; those of larger games are free
 text."""
+_NAMED_GAMES = 4
+_NAMED_MOVES = 100
+"""Games, and moves of each, in which names of actions must stay what they are at the start."""
 _SAMPLED = 40
 """Episodes that the vocabulary is taken from."""
 _MOST_OPENINGS = 100
@@ -333,7 +336,25 @@ def _action_names(name: str) -> Sequence[tuple[str, ...]] | None:
         ]
     except RuntimeError:  # pyspiel.SpielError: not every action has a name at every position
         return None
-    return seats if all(map(_can_be_answered, seats)) else None
+    fixed = all(map(_can_be_answered, seats)) and _names_hold(game, seats)
+    return seats if fixed else None
+
+
+def _names_hold(game: Any, seats: Sequence[tuple[str, ...]]) -> bool:
+    """Return whether legal actions keep their names throughout a few games of random moves."""
+    rng = random.Random(0)
+    for _ in range(_NAMED_GAMES):
+        state = game.new_initial_state()
+        for _ in range(_NAMED_MOVES):
+            if state.is_terminal():
+                break
+            if not state.is_chance_node():
+                seat = state.current_player()
+                for number in state.legal_actions():
+                    if str(state.action_to_string(seat, number)).strip() != seats[seat][number]:
+                        return False
+            state.apply_action(advance_choice(state, RandomPlay(), rng))
+    return True
 
 
 def _can_be_answered(names: Sequence[str]) -> bool:

@@ -57,8 +57,13 @@ class Minimax(Player):
     """
 
     def check(self, game: Any) -> None:
-        """Refuse hidden information, more than two players and long games."""
+        """Refuse pay on the way, hidden information, more than two players and long games."""
         kind = game.get_type()
+        if kind.reward_model.name != "TERMINAL":  # a position's value would need its past
+            raise ValueError(
+                f"Minimax plays games that pay at their end, and {kind.short_name} pays on the "
+                "way: use MonteCarlo"
+            )
         hidden = kind.information.name != "PERFECT_INFORMATION"
         if hidden or game.num_players() > 2 or game.max_game_length() > _LONGEST_EXACT:
             raise ValueError(

@@ -28,8 +28,8 @@ class LevelReplay(Curriculum):
     of starts leave replayed ones out.
 
     Args:
-        replay: Largest share of the starts that are replayed, which it is once there are enough to
-            replay.
+        replay: Expected share of the starts that are replayed, once there are enough to replay. At
+            least one start of an iteration is new, so where there is only one, none is replayed.
         memory: Number of starts that are remembered, those of the highest scores.
         score_temperature: Temperature β of the priority by rank, rank^(−1/β); the smaller, the more
             the best ranks are preferred.
@@ -72,7 +72,7 @@ class LevelReplay(Curriculum):
         fresh = [start for start in pool if start.group_id >= 0]
         known = [start for start in pool if start.group_id < 0]
         # At least one start is new; of the known ones half at most, or each would be certain.
-        count = min(int(self.replay * wanted), len(known) // 2)
+        count = min(int(self.replay * wanted + rng.random()), wanted - 1, len(known) // 2)
         priorities = self.priorities(progress)
         replayed: list[GroupSeed] = []
         for _ in range(count):

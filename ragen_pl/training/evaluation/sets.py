@@ -9,15 +9,19 @@ from typing import Self
 
 from ragen_pl.distributed.collectives import all_or_none, gather_objects
 from ragen_pl.envs.base import TextEnv
+from ragen_pl.envs.boundary import CheckedEnv
 from ragen_pl.envs.eval_seeds import EvalStart, eval_starts, fingerprint, overlap
 from ragen_pl.errors import ConfigError
 from ragen_pl.rollout.collect import GroupSeed
 from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.curriculum.base import UNKNOWN, difficulty_of
 
 _FIRST_NOISE_ITERATION = 1 << 40
 """Smallest iteration number that seeds the sampling noise of evaluations; larger than that of any
 training iteration."""
 
+_COMPARED_DIFFICULTIES = 64
+"""Training starts whose difficulties are compared with those of a set with few starts."""
 _PIN = re.compile(r"[1-9][0-9]*:[0-9a-f]{8,64}")
 
 
@@ -175,6 +179,26 @@ class EvaluationSet:
             "success is the mean over the distinct ones"
         )
 
+    def _absent_difficulties(self, env: TextEnv, training_seeds: Sequence[int]) -> Iterator[str]:
+        """Yield a line if training starts have difficulties that none of the set's starts has,
+        though it has others of theirs."""
+        if self.env.name != env.name:
+            return
+        training, own = CheckedEnv(env), CheckedEnv(self.env)
+        trained = {difficulty_of(training, seed) for seed in training_seeds} - {UNKNOWN}
+        absent = set(trained)
+        for seed in self.seeds:
+            if not absent:
+                return
+            absent.discard(difficulty_of(own, seed))
+        if len(absent) < len(trained):
+            yield (
+                f"data.eval_sets.{self.name}: none of its {self.distinct} distinct starts has the "
+                f"difficulty {' or '.join(map(repr, sorted(absent)))} of training starts, so "
+                "success on it says nothing about these: give it and the training environment all "
+                "starts (split: all, where there is one), or hold out more"
+            )
+
     def warnings(self, env: TextEnv, key: str, training_seeds: Iterable[int]) -> Iterator[str]:
         """Yield a line per reason why results on this set do not measure generalization, and one if
         its initial states repeat.
@@ -192,6 +216,7 @@ class EvaluationSet:
             )
         if repeats := self.repeats():
             yield repeats
+            yield from self._absent_difficulties(env, seeds[:_COMPARED_DIFFICULTIES])
         found = overlap(self.env, self.seeds, env, seeds)
         if found.shared:
             yield (

@@ -170,8 +170,14 @@ def test_a_level_that_needs_more_packages_is_a_short_error(
     def missing(*args: object, **kwargs: object) -> None:
         raise gymnasium.error.DependencyNotInstalled("imageio is missing")
 
-    monkeypatch.setattr(gymnasium, "make", missing)
-    with pytest.raises(ConfigError, match=r"level: 'MiniGrid-Empty-5x5-v0' needs .*imageio"):
+    told = r"level: 'MiniGrid-Empty-5x5-v0' needs .*imageio"
+    with monkeypatch.context() as patch:
+        patch.setattr(gymnasium, "make", missing)
+        with pytest.raises(ConfigError, match=told):
+            MiniGrid("MiniGrid-Empty-5x5-v0")
+    level = gymnasium.make("MiniGrid-Empty-5x5-v0").unwrapped
+    monkeypatch.setattr(type(level), "reset", missing)  # as levels of wave function collapse do
+    with pytest.raises(ConfigError, match=told):
         MiniGrid("MiniGrid-Empty-5x5-v0")
 
 

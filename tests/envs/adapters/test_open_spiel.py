@@ -183,6 +183,7 @@ def test_a_game_with_one_start_cannot_be_split() -> None:
         ({"game": "hex(size=3)"}, "game: Unknown parameter 'size'"),
         ({"game": "goofspiel"}, r"turn_based_simultaneous_game\(game=goofspiel\)"),
         ({"game": "2048", "expert": MCTS()}, "2048 pays on the way: use MonteCarlo"),
+        ({"game": "cliff_walking", "expert": Minimax()}, "cliff_walking pays on the way: use Mon"),
         ({"game": "leduc_poker", "opponent": Minimax()}, "hides information"),
         ({"game": "chess", "expert": Minimax()}, "use MCTS or MonteCarlo"),
         ({"game": "liars_dice", "expert": MonteCarlo()}, "does not sample what is hidden"),
@@ -196,6 +197,13 @@ def test_a_game_with_one_start_cannot_be_split() -> None:
 def test_bad_arguments_are_named(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         OpenSpiel(**arguments)
+
+
+def test_actions_whose_names_change_with_the_position_are_free_text() -> None:
+    env = OpenSpiel("ultimate_tic_tac_toe", opening=1, split="all")
+    assert not env.actions
+    text, _ = env.reset(seed=1)
+    assert "Local board" in text.partition("Legal:")[2]
 
 
 @pytest.mark.parametrize("game", ["leduc_poker", "blackjack", "kuhn_poker", "connect_four"])
