@@ -57,7 +57,7 @@ class Task:
 TASKS = {
     "sokoban": Task(60, 40_000),
     "sokoban_two_boxes": Task(60, 100_000),
-    "frozen_lake": Task(60, 40_000, "{lr: 2.0e-3, updates: 12, memory: 5000, variants: 8}"),
+    "frozen_lake": Task(60, 40_000),
     "rubik": Task(60, 60_000),
     "sudoku": Task(60, 60_000),
     # There is no solver, and no thoughts in which a world model could be told.

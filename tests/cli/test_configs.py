@@ -168,7 +168,7 @@ def test_starpo_s_is_what_the_experiments_do_by_themselves(
     monkeypatch.chdir(tmp_path)
     plain, named = (Parsed.plainly(experiment, *overlays, *more) for more in ((), ("starpo_s",)))
     kept = [each["filter"].pop("keep_fraction") for each in (plain, named)]
-    assert kept == [0.25 if experiment == "sokoban" else 0.5, 0.25]
+    assert kept == [0.25, 0.25]
     assert named == plain
 
 
