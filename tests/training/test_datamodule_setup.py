@@ -58,8 +58,14 @@ def test_an_eval_set_that_lacks_a_difficulty_of_training_warns(
     (absent,) = difficulties - {present}
     told = f"data.eval_sets.default: none of its 1 distinct starts has the difficulty {absent!r}"
     assert told in capsys.readouterr().out
-    make(NamedLamp(), default=NamedLamp()).setup("fit")
-    assert "none of its" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("seeds", [(0, 1, 0, 0), (0, 0, 0, 1)])
+def test_a_difficulty_of_a_single_start_is_not_missed(seeds: tuple[int, ...]) -> None:
+    few = evaluation_sets.EvaluationSet("few", NamedLamp(), 0, seeds, "", distinct=2)
+    told = list(few.warnings(NamedLamp(), "data.env", range(64)))
+    assert told
+    assert not [line for line in told if "none of its" in line]
 
 
 @pytest.mark.parametrize("stage", ["validate", "test", "predict"])

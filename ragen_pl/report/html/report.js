@@ -114,8 +114,9 @@
     // A baseline's name stands at its line instead of in the legend; at the top above it, where no
     // curve passes, and the legend makes room.
     const baselines = chart.traces.filter((t) => t.meta.kind === "dash");
+    const inside = (t) => t.y[0] > 0.5 && t.y[0] <= 0.9;
     const names = baselines.map((t) => ({
-      xref: "paper", x: t.y[0] > 0.5 && t.y[0] <= 0.9 ? 0.09 : 1, xanchor: t.y[0] > 0.5 && t.y[0] <= 0.9 ? "left" : "right", y: t.y[0], yanchor: "bottom",
+      xref: "paper", x: inside(t) ? 0.09 : 1, xanchor: inside(t) ? "left" : "right", y: t.y[0], yanchor: "bottom",
       text: t.name, showarrow: false, font: { size: 10.5, color: muted },
       bgcolor: faded(css("--surface"), 0.8), borderpad: 1,  // curves may pass under it
     }));

@@ -188,10 +188,9 @@ class EvaluationSet:
         trained = {difficulty_of(training, seed) for seed in training_seeds} - {UNKNOWN}
         absent = set(trained)
         for seed in self.seeds:
-            if not absent:
-                return
-            absent.discard(difficulty_of(own, seed))
-        if len(absent) < len(trained):
+            if absent:
+                absent.discard(difficulty_of(own, seed))
+        if 0 < len(absent) < len(trained):
             yield (
                 f"data.eval_sets.{self.name}: none of its {self.distinct} distinct starts has the "
                 f"difficulty {' or '.join(map(repr, sorted(absent)))} of training starts, so "
