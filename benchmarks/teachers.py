@@ -40,7 +40,6 @@ class Task:
     Args:
         iterations: Iterations of RL.
         explorer_steps: Environment steps that the explorer learns from.
-        hindsight: Hindsight imitation where the experiment has none; None where it has.
         explorer: The explorer's kind of agent.
         teachers: Those that can teach here; None means all.
         quick_steps: The explorer's steps in a quick run: as few as lead to some success.
@@ -48,7 +47,6 @@ class Task:
 
     iterations: int
     explorer_steps: int
-    hindsight: str | None = None
     explorer: str = "DQN"
     teachers: tuple[str, ...] | None = None
     quick_steps: int = 2_000
@@ -155,7 +153,6 @@ def arguments(study: Study, task: str, teacher: str, seed: int) -> tuple[str, ..
         warm = QUICK_ITERATIONS
     warm = warm if taught.warm_starts else 0
     learned = QUICK_ITERATIONS if study.quick else study.given or facts.iterations
-    hindsight = facts.hindsight if taught.imitates else "null"
     steps = facts.quick_steps if study.quick else facts.explorer_steps
     explorer = (
         *("--data.warm_start.teacher", "Explorer"),
@@ -164,7 +161,7 @@ def arguments(study: Study, task: str, teacher: str, seed: int) -> tuple[str, ..
     )
     return (
         *("--config", task, *(part for name in taught.overlays for part in ("--config", name))),
-        *(("--data.hindsight", hindsight) if hindsight is not None else ()),
+        *(() if taught.imitates else ("--data.hindsight", "null")),
         *((*_OWN_TURNS, *explorer) if taught.explores else ()),
         *("--data.warm_start.iterations", str(warm)),
         *("--trainer.max_epochs", str(warm + learned)),

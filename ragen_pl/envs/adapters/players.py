@@ -58,12 +58,8 @@ class Minimax(Player):
 
     def check(self, game: Any) -> None:
         """Refuse pay on the way, hidden information, more than two players and long games."""
+        _check_paid_at_end("Minimax", game)  # else a position's value would need its past
         kind = game.get_type()
-        if kind.reward_model.name != "TERMINAL":  # a position's value would need its past
-            raise ValueError(
-                f"Minimax plays games that pay at their end, and {kind.short_name} pays on the "
-                "way: use MonteCarlo"
-            )
         hidden = kind.information.name != "PERFECT_INFORMATION"
         if hidden or game.num_players() > 2 or game.max_game_length() > _LONGEST_EXACT:
             raise ValueError(
@@ -149,12 +145,7 @@ class MCTS(Player):
 
     def check(self, game: Any) -> None:
         """Refuse games that pay before their end, and hidden information that cannot be guessed."""
-        kind = game.get_type()
-        if kind.reward_model.name != "TERMINAL":
-            raise ValueError(
-                f"MCTS plays games that pay at their end, and {kind.short_name} pays on the way: "
-                "use MonteCarlo"
-            )
+        _check_paid_at_end("MCTS", game)
         _check_hidden("MCTS", game)
 
     def choose(self, state: Any, rng: random.Random) -> int:
@@ -230,6 +221,20 @@ def advance_choice(state: Any, player: Player, rng: random.Random) -> int:
 def _width(game: Any) -> float:
     """Return the exploration constant of UCT: the range of returns, 2 for wins and losses."""
     return float(game.max_utility() - game.min_utility())
+
+
+def _check_paid_at_end(player: str, game: Any) -> None:
+    """Refuse a game that pays before its end.
+
+    Raises:
+        ValueError: if it does; the message says what can play it.
+    """
+    kind = game.get_type()
+    if kind.reward_model.name != "TERMINAL":
+        raise ValueError(
+            f"{player} plays games that pay at their end, and {kind.short_name} pays on the way: "
+            "use MonteCarlo"
+        )
 
 
 def _check_hidden(player: str, game: Any) -> None:
