@@ -21,8 +21,10 @@ from lightning.pytorch.callbacks import (
     ProgressBar,
     SpikeDetection,
     StochasticWeightAveraging,
+    Timer,
     WeightAveraging,
 )
+from lightning.pytorch.callbacks.timer import Interval
 
 from ragen_pl.errors import ConfigError
 from ragen_pl.training.trainer import ITERATION_PREFIXES
@@ -53,7 +55,7 @@ _INSTEAD: dict[type[Callback], str] = {
 
 def refuse_unfit_callbacks(callbacks: Iterable[Callback]) -> None:
     """Refuse callbacks of Lightning's that could not do their work in a run, and have its
-    ``ModelCheckpoint`` save at the end of iterations.
+    ``ModelCheckpoint`` save and its ``Timer`` (``trainer.max_time``) stop at the end of iterations.
 
     Raises:
         ConfigError: for the first of them, with what to set instead.
@@ -64,6 +66,9 @@ def refuse_unfit_callbacks(callbacks: Iterable[Callback]) -> None:
                 raise ConfigError(f"{type(callback).__name__} {why}")
         if isinstance(callback, ModelCheckpoint):
             _save_at_the_end(callback)
+        if isinstance(callback, Timer):
+            # Between two updates it would drop the rest of the iteration, which counts as done.
+            callback._interval = Interval.epoch
         if isinstance(callback, EarlyStopping):
             _check_metric(callback)
 

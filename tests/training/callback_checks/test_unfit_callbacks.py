@@ -12,6 +12,7 @@ from lightning.pytorch import callbacks as lightning
 from callbacks import Checkpoints
 from ragen_pl.errors import ConfigError
 from ragen_pl.training.callback_checks.unfit_callbacks import refuse_unfit_callbacks
+from ragen_pl.training.trainer import all_callbacks
 
 
 def trainer(**more: Any) -> Trainer:
@@ -80,3 +81,17 @@ def test_a_checkpoint_is_saved_at_the_end_of_an_iteration() -> None:
     assert not callback._should_save_on_train_epoch_end(seldom)
     refuse_unfit_callbacks([callback])
     assert callback._should_save_on_train_epoch_end(seldom)
+
+
+def test_time_that_is_over_ends_the_run_after_the_iteration() -> None:
+    """A run that stopped between two updates would count the iteration as done without the rest of
+    them."""
+    timed = trainer(max_time=timedelta(seconds=0))
+    timers = [c for c in all_callbacks(timed) if isinstance(c, lightning.Timer)]
+    refuse_unfit_callbacks(timers)
+    for timer in timers:
+        timer.on_train_batch_end(timed)
+    assert not timed.should_stop
+    for timer in timers:
+        timer.on_train_epoch_end(timed)
+    assert timed.should_stop
