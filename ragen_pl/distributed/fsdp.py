@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy, Strategy
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.optim import Optimizer
 
 from ragen_pl.distributed.checkpoint_io import WRITE_FAILURE, make_parent_on_all
 from ragen_pl.distributed.sharded_checkpoint import load_sharded
@@ -133,6 +135,18 @@ class FSDP2(ModelParallelStrategy):
         with WRITE_FAILURE.guard():
             make_parent_on_all(Path(self.broadcast(filepath)))
             super().save_checkpoint(checkpoint, filepath, storage_options)
+
+    def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
+        """Return an optimizer's state as Lightning does, but leave one that has taken no step as it
+        is: PyTorch fills an empty state by a step, and the first one of training would then be
+        corrected for its moments' bias as the second."""
+        own = optimizer.optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
+        is_new = not own.state
+        state: dict[str, Any] = super().optimizer_state(optimizer)
+        if is_new:
+            own.state.clear()
+            state |= {"state": {}}
+        return state
 
     def load_checkpoint(
         self, checkpoint_path: Any, weights_only: bool | None = None

@@ -170,3 +170,16 @@ def test_a_network_that_is_not_sharded_is_left_as_it_is() -> None:
         found = full_state_dict(policy)
     for name, value in policy.state_dict().items():
         assert found[name].data_ptr() == value.data_ptr()
+
+
+@pytest.mark.parametrize("as_folder", [True, False])
+def test_saving_an_optimizer_that_has_taken_no_step_leaves_it_so(as_folder: bool) -> None:
+    """PyTorch fills an empty state by a step, so that saving would change the step after it."""
+    strategy, linear = FSDP2(save_distributed_checkpoint=as_folder), nn.Linear(2, 1)
+    strategy._model = linear
+    optimizer = torch.optim.AdamW(linear.parameters(), lr=0.1)
+    assert strategy.optimizer_state(optimizer)["state"] == {}
+    assert not optimizer.state
+    linear(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    assert len(strategy.optimizer_state(optimizer)["state"]) == len(optimizer.state) == 2
