@@ -190,16 +190,19 @@ def soft_weights(scores: Tensor, power: float = 1.0) -> Tensor:
     return weights * (weights > 0).sum() / weights.sum()
 
 
-def fill_with_signal(signal: Tensor, wanted: int) -> Tensor:
-    """Choose ``wanted`` groups: the first ones with signal, then the first of the others.
+def fill_with_signal(signal: Tensor, sound: Tensor, wanted: int) -> Tensor:
+    """Choose ``wanted`` groups: the first ones with signal, then the first of the other sound ones,
+    then the first of the rest.
 
     Dynamic sampling's choice among the groups it has collected (DAPO, 2503.14476, section 3.2).
 
     Args:
         signal: (G,) bool.
+        sound: (G,) bool: which groups have a member that can be trained on; all with signal do.
         wanted: Number of groups to choose; all are chosen if there are fewer.
     """
-    order = torch.argsort(signal.logical_not().to(torch.uint8), stable=True)
+    worth = signal.to(torch.uint8) + sound.to(torch.uint8)
+    order = torch.argsort(worth, descending=True, stable=True)
     return _mask(signal, order[:wanted])
 
 

@@ -70,8 +70,9 @@ def collect_groups(
     """Collect groups until enough have signal, or ``dynamic`` allows no further collection.
 
     Every rank makes the same decisions. The result has as many groups as one collection: the first
-    ones with signal and, if these are too few, the first ones without. Each rank gets an even share
-    of it.
+    ones with signal and, if these are too few, the first ones without; last those of which no
+    trajectory is trainable, as after a failure of the environment. Each rank gets an even share of
+    it.
 
     Args:
         collect_own: Function that is called with this rank's share of each collection's seeds.
@@ -91,9 +92,9 @@ def collect_groups(
         if has_enough or collection == dynamic.max_collections:
             break
         own = own + collect_own(_rank_share(seeds_of(collection)))
-    are_chosen = torch.zeros_like(signal)
+    are_chosen, sound = torch.zeros_like(signal), table.valid.any(dim=1)
     for places, count in _by_env(table, wanted):
-        are_chosen[places] = fill_with_signal(signal[places], count)
+        are_chosen[places] = fill_with_signal(signal[places], sound[places], count)
     chosen = are_chosen.tolist()
     has_signal = dict(zip(table.group_ids, signal.tolist(), strict=True))
     chosen_ids = {

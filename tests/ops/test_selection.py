@@ -285,6 +285,7 @@ def test_soft_weights_average_to_one(scores: Tensor, power: float) -> None:
 
 def test_the_first_with_signal_are_chosen_and_filled_up_with_the_first_without() -> None:
     signal = torch.tensor([False, True, False, True, True])
-    assert places(fill_with_signal(signal, 2)) == [1, 3]
-    assert places(fill_with_signal(signal, 4)) == [0, 1, 3, 4]
-    assert places(fill_with_signal(signal, 9)) == [0, 1, 2, 3, 4]
+    sound = torch.tensor([False, True, True, True, True])
+    assert places(fill_with_signal(signal, sound, 2)) == [1, 3]
+    assert places(fill_with_signal(signal, sound, 4)) == [1, 2, 3, 4]
+    assert places(fill_with_signal(signal, sound, 9)) == [0, 1, 2, 3, 4]

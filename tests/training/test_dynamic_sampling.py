@@ -74,6 +74,21 @@ def test_it_collects_until_enough_groups_have_signal(
     assert (ids(collected), collected.trains_policy) == (kept, [bool(b) for b in trains_policy])
 
 
+def test_groups_of_a_failed_environment_are_the_last_to_fill_up_with() -> None:
+    def collect(seeds: Sequence[GroupSeed]) -> list[TrajectoryGroup]:
+        return [
+            make_group(
+                [0.0, float(group.group_id == 7)],
+                group_id=group.group_id,
+                broken=(0, 1) if group.group_id < WANTED else (),
+            )
+            for group in seeds
+        ]
+
+    collected = collect_groups(collect, seeds_of, DynamicSampling(max_collections=2))
+    assert (ids(collected), collected.trains_policy) == ([4, 5, 6, 7], [False] * 3 + [True])
+
+
 @pytest.mark.parametrize("bound", [2, 3])
 def test_the_bound_acts(bound: int) -> None:
     world = World([])
