@@ -214,6 +214,8 @@ class _CovarianceLoss(PolicyLoss):
             raise ValueError(f"policy_loss.share is {self.share}; it must be in [0, 1]")
 
     def choose(self, batch: TrainingBatch) -> Tensor:
+        device = batch.advantages.device
+        batch = batch.to(torch.device("cpu"))  # Apple's GPU has no float64
         rollout, mask = batch.rollout, batch.rollout.kept_tokens
         products = covariances(batch.old_log_probs, batch.advantages, mask, all_reduce_sum)
         scores, candidates = self._ranked(products, mask)
@@ -224,7 +226,7 @@ class _CovarianceLoss(PolicyLoss):
             rollout.attention_mask,
         )
         count = share_of(int(all_reduce_sum(mask.sum())), self.share)
-        return choose_largest(scores, keys, candidates, count, gather_objects)
+        return choose_largest(scores, keys, candidates, count, gather_objects).to(device)
 
     @abstractmethod
     def _ranked(self, products: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:

@@ -15,9 +15,12 @@ from typing import Literal, get_args
 
 import torch
 from torch import Tensor
+from torch.nn.functional import smooth_l1_loss
 
 from ragen_pl.ops.masked import masked_sum
 
+_ROUNDING = 1e-3
+"""Size of log ρ, in nats, up to which it may be the rounding of two passes at the same weights."""
 _MAX_LOG_RATIO = 20.0
 """Bound of log-ratios before they are exponentiated: the exponential is still finite, and so is its
 square."""
@@ -154,10 +157,12 @@ def anchored_policy_loss(
 
     The loss of the tokens that KL-Cov chooses (2505.22617); with ``coef`` 0 it is that of all
     others. The second term stands for the paper's KL(old ‖ new): the absolute difference of
-    log-probs of the sampled token.
+    log-probs of the sampled token. Within 0.001 nats it is a parabola, so that rounding, where
+    nothing has changed yet, does not pull at full strength in a random direction.
     """
     ratio = importance_ratio(log_probs, old_log_probs)
-    return -advantages * ratio + coef * (log_probs - old_log_probs).abs()
+    pull = smooth_l1_loss(log_probs, old_log_probs, reduction="none", beta=_ROUNDING)
+    return -advantages * ratio + coef * pull
 
 
 def clipped_value_loss(
