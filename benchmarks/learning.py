@@ -78,6 +78,8 @@ _ON = (
 )
 """What the arms rely on. One key of each part switches it on, if the experiment has it off, and
 leaves the part's other keys as they are."""
+_ALONE = ("--data.hindsight.alone", "true", "--model.algorithm.advantage", "GRPO")
+"""Without RL there is nothing for a critic to do."""
 _DEMONSTRATIONS = (
     *("--data.warm_start.demonstrations", "4000"),
     *("--data.warm_start.difficulties", "[]"),
@@ -93,7 +95,7 @@ of the penalty on untrue thoughts."""
 ARMS = {
     REFERENCE: Arm("RL and hindsight imitation"),
     "rl": Arm("RL alone", ("--data.hindsight", "null")),
-    "hindsight": Arm("hindsight imitation alone", ("--data.hindsight.alone", "true")),
+    "hindsight": Arm("hindsight imitation alone", _ALONE),
     "imitation": Arm("the expert's demonstrations", _DEMONSTRATIONS, demonstrates=True),
     "both_no_symmetries": Arm("both, no symmetries", ("--data.hindsight.symmetries", "false")),
     "both_uniform": Arm(

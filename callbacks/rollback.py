@@ -218,7 +218,6 @@ class Rollback(RolloutCallback):
         if data is not None:
             data.forget_since(trusted.iteration)
         starpo = learner(module)
-        starpo.invalidate_cache()
         starpo.lr_scale *= self.lr_factor
         reason = detector.assessment.reason
         detector.rewind(trusted.positions)

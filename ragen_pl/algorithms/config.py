@@ -21,7 +21,8 @@ class Control:
 
     Args:
         target: Target in nats per token.
-        horizon: Number of updates in which the coefficient changes by 20 % at the largest error.
+        horizon: Number of updates, or of collections for a KL penalty in the rewards, in which the
+            coefficient changes by 20 % at the largest error.
     """
 
     target: float
@@ -320,6 +321,24 @@ class Algorithm:
             "null"
         )
 
+    def check_without_rl(self) -> None:
+        """Check that no network is built that hindsight imitation alone never uses.
+
+        Raises:
+            ValueError: for a critic or a KL term.
+        """
+        if self.critic is not None:
+            raise ValueError(
+                f"algorithm.advantage is {type(self.advantage).__name__}, but hindsight.alone "
+                "leaves out RL, so that its critic would never be trained or asked: set "
+                "algorithm.advantage to GRPO, which has none"
+            )
+        if self.kl is not None:
+            raise ValueError(
+                "algorithm.kl is set, but hindsight.alone leaves out the loss that it is part of: "
+                "set algorithm.kl to null"
+            )
+
     def check(self, optimization: Optimization) -> None:
         """Check that the importance sampling correction has an effect.
 
@@ -394,8 +413,10 @@ class Optimization:
     Args:
         lr: Policy learning rate in RL.
         imitation_lr: Policy learning rate in the warm start.
-        warmup_iterations: Number of RL iterations of linear learning rate warmup; the warmup of the
-            warm start is its first tenth.
+        warmup_iterations: Number of RL iterations of linear learning rate warmup. Those in which
+            the critic is trained alone are among them: where it has as many, it and hindsight
+            imitation are warmed up, and the policy's first update has the full rate. The warmup of
+            the warm start is its first tenth.
         final_lr_fraction: Fraction of the learning rate at the last iteration (linear decay); 1
             keeps it constant, as does a run without a known last iteration (``trainer.max_epochs``
             -1).

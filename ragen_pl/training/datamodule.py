@@ -250,7 +250,8 @@ class RolloutDataModule(pl.LightningDataModule):
             ValueError: for the first setting that another one contradicts.
         """
         names = [name for name in self.envs if name]
-        learner.check_rollouts(names, self.prompts, self.rollout)
+        alone = self.hindsight is not None and self.hindsight.alone
+        learner.check_rollouts(names, self.prompts, self.rollout, without_rl=alone)
 
     def check_run(self, trainer: pl.Trainer, learner: Learner) -> None:
         """Check that a learner can learn from this data, and that every callback can do its work.

@@ -34,10 +34,16 @@ class Learner(Protocol):
         """Number of first RL iterations in which only the critic is trained."""
 
     def check_rollouts(
-        self, envs: Collection[str], prompts: Prompts, rollout: RolloutConfig
+        self,
+        envs: Collection[str],
+        prompts: Prompts,
+        rollout: RolloutConfig,
+        *,
+        without_rl: bool = False,
     ) -> None:
         """Raise a ``ValueError`` if nothing can be learned from such rollouts; called before
-        weights are built. ``envs`` names the environments of a mixture."""
+        weights are built. ``envs`` names the environments of a mixture; ``without_rl`` if they are
+        for hindsight imitation alone."""
 
     def begin_iteration(self, phase: Phase) -> None:
         """Prepare for an iteration; called before its first batch."""

@@ -139,7 +139,12 @@ class StarPO(pl.LightningModule):
         check_strategy(strategy, share_a_base=adapters and not one)
 
     def check_rollouts(
-        self, envs: Collection[str], prompts: Prompts, rollout: RolloutConfig
+        self,
+        envs: Collection[str],
+        prompts: Prompts,
+        rollout: RolloutConfig,
+        *,
+        without_rl: bool = False,
     ) -> None:
         """Check that the policy has weights to train, and that the algorithm can learn from such
         rollouts.
@@ -148,12 +153,15 @@ class StarPO(pl.LightningModule):
             envs: Names of the environments of a mixture; empty without one.
             prompts: What the agent is asked.
             rollout: What is collected.
+            without_rl: Whether they are for hindsight imitation alone.
 
         Raises:
             ValueError: for the first setting that another one contradicts.
         """
         if isinstance(self.trainable.policy, Endpoint):
             raise ValueError(self.trainable.policy.refusal)
+        if without_rl:
+            self.algorithm.check_without_rl()
         judged = any(term.judges_thought for term in rollout.reward_terms.values())
         self.algorithm.check_groups(rollout.group_size)
         self.algorithm.check_memory(cuts=rollout.memory.cuts)
@@ -233,11 +241,6 @@ class StarPO(pl.LightningModule):
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
         """Sample completions with the current weights, within ``rollout_weights``."""
         return self.sampler(requests, sampling, version=self.global_step)
-
-    def invalidate_cache(self) -> None:
-        """Drop the cache of older weights; call it after setting weights without an optimizer
-        step."""
-        self.sampler.invalidate()
 
     # --- training batch -----------------------------------------------------------------------
 
@@ -499,6 +502,8 @@ class StarPO(pl.LightningModule):
         self.phase, self.skipped_steps = Phase(state["phase"]), state["skipped_steps"]
         self.coefficients.load_state_dict(state["coefficients"])
         self.lr_scale = state["lr_scale"]
+        if hasattr(self, "sampler"):  # there is none behind an endpoint
+            self.sampler.invalidate()
 
     def _tell_of_changes(self, checkpoint: Mapping[str, Any]) -> None:
         """Print what differs between this run and the one that saved the checkpoint."""

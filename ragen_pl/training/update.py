@@ -283,6 +283,8 @@ class ValueObjective:
 
 # --- 3. gradient of one optimizer batch -----------------------------------------------------------
 
+_ROUNDING = 1e-4
+"""Relative size of the difference between equal probabilities that were computed twice."""
 Backward = Callable[[Tensor], None]
 """Function that accumulates the gradient of a loss, this rank's share of a sum over all ranks."""
 REDUCTIONS = {
@@ -292,6 +294,7 @@ REDUCTIONS = {
     "train/hindsight_tokens": "sum",
     "train/hindsight_share": "max",
     "train/sampler_ratio_max": "max",
+    "train/skipped_steps": "max",
 }
 """Reduction of a metric over an iteration's updates; the others are averaged."""
 
@@ -417,7 +420,7 @@ def sampler_metrics(
         "train/sampler_ess": torch.tensor(effective_share(torch.cat(gather_objects(own)))),
     }
     if cap is not None:
-        num_capped = all_reduce_sum((ratio > cap).sum())
+        num_capped = all_reduce_sum((ratio > cap * (1 + _ROUNDING)).sum())
         metrics["train/tis_clip_fraction"] = num_capped / denominators.for_metrics
     return metrics
 

@@ -18,13 +18,13 @@ from tests.support.toy_env import PROMPTS, NamedLamp, make_learner
 
 
 class Poison(Callback):
-    """Make the losses of one iteration no numbers."""
+    """Make the losses of one iteration no numbers, from one of its updates on."""
 
-    def __init__(self, iteration: int) -> None:
-        self.iteration = iteration
+    def __init__(self, iteration: int, first: int = 0) -> None:
+        self.iteration, self.first = iteration, first
 
     def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
-        if module.iteration == self.iteration:
+        if module.iteration == self.iteration and batch_idx >= self.first:
             batch.advantages.fill_(float("nan"))
 
 
@@ -49,3 +49,20 @@ def test_a_skipped_step_leaves_its_batch(
         assert bool(saved["batch"]["advantages"].isnan().all())
         assert saved["batch"]["rollout"]["input_ids"].shape[0] == 8
         assert "skipped the optimizer step of iteration 2" in capsys.readouterr().out
+
+
+def test_the_metric_counts_the_skipped_steps_of_the_run(tmp_path: Path) -> None:
+    """Not their mean over the updates of an iteration."""
+    module = make_learner()
+    rollout = RolloutConfig(
+        num_groups=2,
+        group_size=4,
+        ppo_epochs=4,
+        max_turns=2,
+        max_actions_per_turn=1,
+        max_response_tokens=6,
+    )
+    data = RolloutDataModule(NamedLamp(), {"lamp": NamedLamp()}, prompts=PROMPTS, rollout=rollout)
+    trainer = make_trainer(tmp_path, 2, [Poison(1, first=2)], limit_val_batches=0)
+    trainer.fit(module, data)
+    assert module.skipped_steps == trainer.callback_metrics["train/skipped_steps"] == 2

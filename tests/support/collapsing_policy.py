@@ -31,10 +31,7 @@ class Learner(TinyModule):
 
     def __init__(self) -> None:
         super().__init__({"train/grad_norm_policy": 1.0})
-        self.lr_scale, self.kl_coef, self.forgotten = 1.0, 0.0, 0
-
-    def invalidate_cache(self) -> None:
-        self.forgotten += 1
+        self.lr_scale, self.kl_coef = 1.0, 0.0
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         self.kl_coef += 0.1  # a controller's state

@@ -11,6 +11,8 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from callbacks import RolloutMetrics, VarianceFilter
+from ragen_pl.algorithms.config import Algorithm, KLPenalty
+from ragen_pl.algorithms.estimators import GAE, GRPO
 from ragen_pl.errors import ConfigError
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart
@@ -103,6 +105,22 @@ def test_rl_leaves_no_trace_in_the_steps_of_imitation() -> None:
     assert float(trainer.callback_metrics["train/grad_norm_policy"]) > 1e-3
     for one, other in zip(beside.parameters(), alone.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "told"),
+    [
+        (Algorithm(advantage=GAE()), "its critic would never be trained"),
+        (Algorithm(advantage=GRPO(), kl=KLPenalty()), r"algorithm\.kl is set"),
+    ],
+)
+def test_networks_that_nothing_would_use_are_refused(algorithm: Algorithm, told: str) -> None:
+    learner = StarPO(algorithm=algorithm)
+    data = RolloutDataModule(
+        Stairs(), {"default": Stairs()}, rollout=ROLLOUT, hindsight=HindsightImitation(alone=True)
+    )
+    with pytest.raises(ValueError, match=told):
+        data.check_learner(learner)
 
 
 def test_a_learner_without_a_rate_for_it_is_refused() -> None:

@@ -172,6 +172,18 @@ def test_a_checkpoint_is_loaded_into_a_module_without_a_trainer(tmp_path: Path) 
         assert torch.equal(loaded.state_dict()[name], value)
 
 
+def test_what_was_sampled_with_other_weights_is_dropped_when_a_checkpoint_is_loaded(
+    tmp_path: Path,
+) -> None:
+    """An engine with a copy of the weights would go on with those from before."""
+    module, _ = fit(epochs=1)
+    path = tmp_path / "saved.ckpt"
+    module.trainer.save_checkpoint(path)
+    assert module.sampler.version >= 0
+    module.on_load_checkpoint(torch.load(path, weights_only=True))
+    assert module.sampler.version == -1
+
+
 def test_a_checkpoint_of_another_tokenizer_is_refused_by_the_name_that_its_key_always_had(
     tmp_path: Path,
 ) -> None:

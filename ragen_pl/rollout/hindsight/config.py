@@ -34,8 +34,8 @@ class HindsightImitation:
         symmetries: Whether rewritten solutions are shown in random symmetries of the task, which is
             knowledge of the task: say so beside results.
         alone: Whether imitation is all that is learned: rollouts find solutions, and RL's own
-            updates are left out. An iteration that found nothing to imitate updates nothing and
-            is not validated.
+            updates are left out, so that there may be no critic and no KL term. An iteration that
+            found nothing to imitate updates nothing and is not validated.
     """
 
     lr: float = 3e-4
