@@ -63,11 +63,16 @@ class EnvStarts:
             iteration: The iteration, which with the collection seeds the choice.
             collection: Index of the collection within the iteration.
         """
-        pool = group_seeds(self.run_seed, position, self.pool_size(wanted), collection)
         key = f"curriculum {self.name}" if self.name else "curriculum"
-        rng = random.Random(f"{key} {self.run_seed} {iteration} {collection}")
-        env = self.envs[self.name]
-        return choose_starts(self.curriculum, env, pool, wanted, self._progress, rng)
+        env, chosen, played = self.envs[self.name], list[GroupSeed](), set[str]()
+        # A remembered start is not chosen again in a further collection of the iteration.
+        for number in range(0 if self.curriculum.by_start else collection, collection + 1):
+            progress = {name: tally for name, tally in self._progress.items() if name not in played}
+            pool = group_seeds(self.run_seed, position, self.pool_size(wanted), number)
+            rng = random.Random(f"{key} {self.run_seed} {iteration} {number}")
+            chosen = choose_starts(self.curriculum, env, pool, wanted, progress, rng)
+            played |= {str(start.seed) for start in chosen}
+        return chosen
 
     def tally(self, played: Sequence[TrajectoryGroup]) -> Tallies:
         """Count this rank's groups, for ``learn``."""

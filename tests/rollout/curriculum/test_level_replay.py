@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 
 from ragen_pl.rollout.collect import GroupSeed
-from ragen_pl.rollout.curriculum import LevelReplay, choose_starts
+from ragen_pl.rollout.curriculum import LevelReplay, choose_starts, saved_progress
+from ragen_pl.rollout.env_starts import EnvStarts
 from ragen_pl.rollout.tallies import Tally
 from tests.support.lamps import Lamp
 
@@ -106,3 +107,17 @@ def test_where_age_alone_counts_what_was_just_played_is_as_good_as_each_other() 
         drawn.update(start.seed for start in chosen[4:])
     assert drawn[7] == 9
     assert len(drawn) > 15
+
+
+def test_a_start_is_replayed_once_in_an_iteration() -> None:
+    """Also where dynamic sampling collects further."""
+    starts = EnvStarts({"": Lamp()}, "", LevelReplay(memory=20), run_seed=0)
+    state = {str(seed): Tally(1, 4, gains=float(seed % 4), age=seed % 3) for seed in range(20)}
+    starts.load_state_dict(saved_progress(starts.curriculum, state))
+    replayed = [
+        start.seed
+        for collection in range(3)
+        for start in starts.choose(8, position=100, iteration=3, collection=collection)
+        if start.seed < 20
+    ]
+    assert len(replayed) == len(set(replayed)) > 8
