@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from peft import PeftModel
-from torch import nn
+from torch.nn.modules.dropout import _DropoutNd
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from ragen_pl.models.message_markers import ChatMarkers
@@ -89,13 +89,14 @@ class PolicyModel(ABC):
 
 
 def drop_dropout(model: PreTrainedModel) -> None:
-    """Disable dropout permanently: its random masks would change the importance ratio.
+    """Disable dropout and the noise of routers permanently: they would change the importance ratio.
 
     The model is in training mode afterwards, which gradient checkpointing requires.
     """
     for part in model.modules():
-        if isinstance(part, nn.Dropout):
+        if isinstance(part, _DropoutNd):
             part.p = 0.0
-        elif isinstance(getattr(part, "attention_dropout", None), float):
-            part.attention_dropout = 0.0  # type: ignore[assignment]
+        for name, value in vars(part).items():
+            if isinstance(value, float) and ("drop" in name or "jitter" in name):
+                setattr(part, name, 0.0)
     model.train()

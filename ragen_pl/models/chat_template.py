@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from inspect import signature
 from typing import Any
 
 from jinja2.exceptions import TemplateError
@@ -91,7 +92,13 @@ class ChatTemplate:
                 "one that was trained to chat, or put a chat_template.jinja into its folder"
             )
         self.source += tokenizer.get_chat_template(tools=self.tools)
+        taken = signature(tokenizer.apply_chat_template).parameters
         for name in options:
+            if name in taken:
+                raise ValueError(
+                    f"policy.template_options is {dict(options)}, but {name!r} is an argument of "
+                    "the rendering, which is set here: leave it out"
+                )
             if not re.search(rf"\b{re.escape(name)}\b", self.source):
                 raise ValueError(
                     f"policy.template_options is {dict(options)}, but the chat template does not "
@@ -111,7 +118,7 @@ class ChatTemplate:
                     **self.options,
                 )
             )
-        except TemplateError:
+        except (TemplateError, TypeError, ValueError, KeyError):  # the template's own code
             return None
 
     def markers(self) -> tuple[ChatMarkers, bool]:
@@ -146,7 +153,7 @@ class ChatTemplate:
             user=tuple(user),
             assistant=self._segments(frame.assistant),
             end=end,
-            strips=True,
+            strips=self._strips(has_system_role=frame.has_system_role),
             tool_template=self,
         )
         self._check(frame, markers)
@@ -367,6 +374,13 @@ class ChatTemplate:
         if [*opening, ending] != one or three != again:
             return None
         return _Frame(system, first_user, answered, user, assistant, has_system_role)
+
+    def _strips(self, *, has_system_role: bool) -> bool:
+        """Return whether the template drops white space around messages."""
+        padded = " \nsystem0mark\n ", " \nuser0mark\n "
+        talk = conversation(padded[0], [], padded[1])
+        text = self.render(talk if has_system_role else folded(talk))
+        return text is None or any(message not in text for message in padded)
 
     def _segments(self, text: str) -> Segments:
         """Split a text at its special tokens."""

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from ragen_pl.models.base import drop_dropout
 from ragen_pl.models.kernels.kv_cache import RaggedCache
 from ragen_pl.models.kernels.last_layer import states_at
 from ragen_pl.models.meta_device import with_depth
@@ -33,7 +34,7 @@ def check_log_prob_parity(model: PreTrainedModel, path: str) -> None:
     bfloat16 rounding alone changes the log-probs of a real model by whole nats.
 
     Raises:
-        ValueError: when a log-prob differs by more than rounding.
+        ValueError: when a log-prob differs by more than rounding, or the model cannot be run so.
     """
     if model.dtype is not torch.float32:
         model = _shallow(model)
@@ -44,8 +45,15 @@ def check_log_prob_parity(model: PreTrainedModel, path: str) -> None:
     model.set_attn_implementation("eager")  # the model's own attention and masks
     own = _log_probs(model(input_ids=ids, use_cache=False).logits)
     model.set_attn_implementation(attention)
-    found = {"training": _trainer_log_probs(model, ids), "sampling": _sampler_log_probs(model, ids)}
-    model.train(was_training)
+    try:
+        sampled = _sampler_log_probs(model, ids)
+        model.train(was_training)  # where it is at random, it is not the sampler's policy
+        found = {"training": _trainer_log_probs(model, ids), "sampling": sampled}
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"policy.path is {path}, a {type(model).__name__}, which cannot be run with a cache of "
+            f"keys and values ({error!r}): its architecture is not supported"
+        ) from error
     tolerance = _TOLERANCE if ids.device.type == "cpu" else _TOLERANCE_OF_A_GPU
     for name, log_probs in found.items():
         gap, worst = _gaps(log_probs, own)
@@ -74,6 +82,7 @@ def _shallow(model: PreTrainedModel) -> PreTrainedModel:
     """Return a copy of the model with its first layers only, in float32."""
     depth = model.config.get_text_config().num_hidden_layers
     copy = type(model)(with_depth(model.config, min(depth, _LAYERS)))
+    drop_dropout(copy)
     copy.float()  # type: ignore[no-untyped-call]
     weights = model.state_dict()
     copy.load_state_dict({name: weights[name].float() for name in copy.state_dict()})

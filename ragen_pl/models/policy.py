@@ -112,7 +112,7 @@ class Policy(nn.Module):
     def __init__(self, model: PreTrainedModel, with_values: bool = False) -> None:
         super().__init__()
         self.model = model
-        self.value_head = ValueHead(model.config.hidden_size) if with_values else None
+        self.value_head = ValueHead(_width(model)) if with_values else None
 
     def forward(
         self, input_ids: Tensor, mask: Tensor, padding: Tensor, temperature: float = 1.0
@@ -154,7 +154,7 @@ class Critic(nn.Module):
     def like(cls, model: PreTrainedModel) -> Critic:
         """Build a critic from a copy of the policy's backbone, as the paper does; frozen weights
         are shared."""
-        return cls(copy_sharing_frozen(model.base_model), model.config.hidden_size)
+        return cls(copy_sharing_frozen(model.base_model), _width(model))
 
     def start_from(self, model: PreTrainedModel) -> None:
         """Copy the policy's backbone weights, which after a warm start already represent the
@@ -165,6 +165,11 @@ class Critic(nn.Module):
         """Return values (B, T) of the states before the tokens in ``mask``, zero elsewhere."""
         states = _ScoredPositions.of(input_ids, mask, padding).states(self.backbone)
         return _scatter(self.head(states), mask)
+
+
+def _width(model: PreTrainedModel) -> int:
+    """Return the width of the hidden states, also of a model that sees images, too."""
+    return int(model.config.get_text_config().hidden_size)
 
 
 @contextmanager

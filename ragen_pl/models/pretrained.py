@@ -30,6 +30,7 @@ from ragen_pl.models.message_markers import ChatMarkers
 from ragen_pl.models.meta_device import build_on_meta
 from ragen_pl.models.parity_check import check_log_prob_parity
 
+_TOKENIZER = "tokenizer_config.json"
 MODELS = Path("models")
 """The folder in the working directory into which ``run.py fetch`` writes models, each under its
 name."""
@@ -41,13 +42,14 @@ class PretrainedModel(PolicyModel):
 
     Args:
         path: Name on the Hugging Face Hub, or a folder such as ``runs/sokoban/policy/best``. A
-            folder of peft adapters stands for their base with the adapters merged into it.
+            folder of peft adapters stands for their base with the adapters merged into it; a
+            tokenizer in it, with its chat template, takes the place of the base's.
         dtype: Type of the weights: float32 without ``model.lora``, because all weights are then
             trained; bfloat16 is for a frozen base. ``trainer.precision`` is the type of
             computation.
         attention: The attention function of trainer and sampler: PyTorch's (sdpa), or batched
-            matrix products (grouped_matmul), which are faster in bf16 on CPUs and have the
-            soft-capping that some models need.
+            matrix products (grouped_matmul), which are faster in bf16 on CPUs and can cap scores,
+            as some models need. (Gemma 2 caps its logits, too, and is not supported.)
         template_options: Variables of the chat template, such as ``{enable_thinking: false}``.
     """
 
@@ -73,14 +75,15 @@ class PretrainedModel(PolicyModel):
         """
         disable_progress_bar()  # type: ignore[no-untyped-call]  # it would print over the display
         tokenizer, markers = self._load_tokenizer()
-        dtype = getattr(torch, self.dtype)
-        model = self._load(AutoModelForCausalLM, config=self._config(), dtype=dtype)
+        config, dtype = self._config(), getattr(torch, self.dtype)
+        limit = context_limit(config, self.path)
+        model = self._load(AutoModelForCausalLM, self._base, config=config, dtype=dtype)
         if self._base != self.path:
             adapted = PeftModel.from_pretrained(model, self.path)
             model = cast(Any, adapted).merge_and_unload().requires_grad_(True)
         drop_dropout(model)
         check_log_prob_parity(model, self.path)
-        return LanguageModel(model, tokenizer, markers, context_limit(model.config, self.path))
+        return LanguageModel(model, tokenizer, markers, limit)
 
     def build_without_weights(self, pieces: Iterable[str]) -> LanguageModel:
         """Load the tokenizer and the configuration; build the model on the meta device."""
@@ -91,7 +94,9 @@ class PretrainedModel(PolicyModel):
 
     def _load_tokenizer(self) -> tuple[PreTrainedTokenizerFast, ChatMarkers]:
         """Load the tokenizer and its chat markers."""
-        tokenizer = cast(PreTrainedTokenizerFast, self._load(AutoTokenizer))
+        has_own = (Path(self.path) / _TOKENIZER).is_file()  # beside adapters there may be none
+        place = self.path if has_own else self._base
+        tokenizer = cast(PreTrainedTokenizerFast, self._load(AutoTokenizer, place))
         if not tokenizer.is_fast:
             raise ValueError(
                 f"policy.path is {self.path}, whose tokenizer is {type(tokenizer).__name__}; only "
@@ -125,7 +130,7 @@ class PretrainedModel(PolicyModel):
         return config
 
     def _config(self) -> PreTrainedConfig:
-        config: PreTrainedConfig = self._load(AutoConfig)
+        config: PreTrainedConfig = self._load(AutoConfig, self._base)
         choose_attention(config, self.attention)
         return config
 
@@ -147,28 +152,29 @@ class PretrainedModel(PolicyModel):
             )
         return str(base)
 
-    def _load(self, kind: Any, **options: Any) -> Any:
+    def _load(self, kind: Any, place: str, **options: Any) -> Any:
+        """Load something from a folder, or by its name on the Hub."""
+        told = f"policy.path is {self.path}"
+        if place != self.path:
+            told += f", adapters for {place}"
         try:
-            return kind.from_pretrained(self._base, **options)
+            return kind.from_pretrained(place, **options)
         except SafetensorError as error:
             raise ValueError(
-                f"policy.path is {self.path}, whose weights are damaged ({error}): copy them anew"
+                f"{told}, whose weights are damaged ({error}): copy them anew"
             ) from error
         except OSError as error:
-            if Path(self.path).parent == MODELS:
-                name = Path(self.path).name
+            if Path(place).parent == MODELS:
                 raise ValueError(
-                    f"policy.path is {self.path}, which holds no model yet: run python run.py "
-                    f"fetch {name} in this folder, or give the folder that has it"
+                    f"{told}, which holds no model yet: run python run.py fetch "
+                    f"{Path(place).name} in this folder, or give the folder that has it"
                 ) from error
-            if Path(self.path).is_absolute():
-                raise ValueError(
-                    f"policy.path is {self.path}; there is no such folder, or no model in it"
-                ) from error
+            if Path(place).is_absolute():
+                raise ValueError(f"{told}; there is no such folder, or no model in it") from error
             reason = next(iter(str(error).splitlines()), type(error).__name__)
             raise ValueError(
-                f"policy.path is {self.path}, which is neither the folder of a model nor available "
-                f"from the Hugging Face Hub: {reason}"
+                f"{told}, which is neither the folder of a model nor available from the Hugging "
+                f"Face Hub: {reason}"
             ) from error
 
 
@@ -176,7 +182,8 @@ def context_limit(config: PreTrainedConfig, path: str) -> int | None:
     """Return the largest context that a model was trained for, in tokens.
 
     Every layer gets a causal mask here, which equals that of a sliding window for contexts up to
-    the window's width.
+    the window's width. With LongRoPE it is the length before the extension: beyond it a row's
+    first tokens are encoded otherwise than they were when they were sampled.
 
     Raises:
         ValueError: when a layer is neither full nor sliding attention.
@@ -190,6 +197,9 @@ def context_limit(config: PreTrainedConfig, path: str) -> int | None:
             "full and sliding attention are supported"
         )
     limits = [getattr(text, "max_position_embeddings", None)]
+    rope = getattr(text, "rope_parameters", None) or {}
+    if rope.get("rope_type") == "longrope":  # whose angles are others in longer rows
+        limits.append(rope.get("original_max_position_embeddings"))
     if "sliding_attention" in kinds or not kinds:
         limits.append(getattr(text, "sliding_window", None))
     return min((limit for limit in limits if limit is not None), default=None)

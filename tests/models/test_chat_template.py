@@ -13,7 +13,7 @@ from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.prompts import Prompts
 from tests.support.templates import TEMPLATES, make_tokenizer
 
-SYSTEM, USERS = "Push the box.\nBe brief.", ["#_P\n#X_", "State:\n√ 12", "Reward: -0.1"]
+SYSTEM, USERS = "Push the box.\nBe brief.", ["#_P\n#X_", "  State:\n√ 12 ", "Reward: -0.1"]
 FOLDED = ("no system role", "system before the last message")
 REWRITING = ("thoughts dropped", "thought opened")
 
@@ -89,6 +89,11 @@ def test_a_truncated_response_is_ended_by_the_next_context() -> None:
         [talk.later_context("x", stopped=True), talk.later_context("x", stopped=False)]
     )
     assert cut == (talk.markers.end, *stopped)
+
+
+def test_arguments_of_the_rendering_are_no_options() -> None:
+    with pytest.raises(ValueError, match="'tools' is an argument of the rendering"):
+        ChatTemplate(make_tokenizer(TEMPLATES["chatml"]), {"tools": []})
 
 
 def test_options_reach_the_template_and_unknown_ones_are_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -10,15 +11,24 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM, Gemma2Config, MambaConfig
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    Lfm2Config,
+    MambaConfig,
+    MixtralConfig,
+    Phi3Config,
+    PreTrainedConfig,
+    SeedOssConfig,
+)
 
-from ragen_pl.models import parity_check
+from ragen_pl.models import parity_check, pretrained
 from ragen_pl.models.kernels.attention import SDPA
 from ragen_pl.models.policy import Policy
-from ragen_pl.models.pretrained import PretrainedModel
+from ragen_pl.models.pretrained import PretrainedModel, context_limit
 from ragen_pl.rollout.engines.in_process import InProcessSampler
 from ragen_pl.types import EpisodeId, Request, Sampling
-from tests.support.templates import ARCHITECTURES, TEMPLATES, save_model
+from tests.support.templates import ARCHITECTURES, TEMPLATES, make_tokenizer, save_model
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "grouped_matmul"])
@@ -85,8 +95,24 @@ def test_a_folder_of_adapters_is_their_base_with_the_adapters_merged(tmp_path: P
         PretrainedModel(str(tmp_path / "adapters")).build((), 0)
 
 
-def test_dropout_is_off_in_training_mode(tmp_path: Path) -> None:
-    folder = save_model(tmp_path, attention_dropout=0.5)
+@pytest.mark.parametrize(
+    ("architecture", "config", "noise"),
+    [
+        ("Llama", None, {"attention_dropout": 0.5}),
+        ("SeedOss", SeedOssConfig, {"attention_dropout": 0.5, "residual_dropout": 0.5}),
+        ("Mixtral", MixtralConfig, {"attention_dropout": 0.5, "router_jitter_noise": 0.5}),
+    ],
+)
+def test_dropout_and_jitter_are_off_in_training_mode(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    architecture: str,
+    config: type[PreTrainedConfig] | None,
+    noise: dict[str, Any],
+) -> None:
+    if config is not None:
+        monkeypatch.setitem(ARCHITECTURES, architecture, config)
+    folder = save_model(tmp_path, architecture, **noise)
     model = PretrainedModel(str(folder)).build((), 0).model
     assert model.training
     ids = torch.arange(20)[None]
@@ -100,6 +126,61 @@ def test_contexts_beyond_the_models_limit_are_refused(tmp_path: Path) -> None:
         language.check_context(701)
     window = save_model(tmp_path / "b", "Gemma3", sliding_window=64)
     assert PretrainedModel(str(window)).build((), 0).context_limit == 64
+
+
+def test_longrope_ends_at_the_length_before_its_extension(tmp_path: Path) -> None:
+    """Beyond it, the angles of a whole row are others than those it was sampled with."""
+    config = Phi3Config(
+        max_position_embeddings=200,
+        original_max_position_embeddings=64,
+        rope_parameters={
+            "rope_type": "longrope",
+            "rope_theta": 10000.0,
+            "original_max_position_embeddings": 64,
+            "short_factor": [1.0] * 48,
+            "long_factor": [2.0] * 48,
+        },
+    )
+    assert context_limit(config, "phi") == 64
+    assert context_limit(Phi3Config(max_position_embeddings=200), "phi") == 200
+
+
+def test_a_model_that_random_noise_is_left_in_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pretrained, "drop_dropout", lambda model: model.train())
+    monkeypatch.setitem(ARCHITECTURES, "SeedOss", SeedOssConfig)
+    folder = save_model(tmp_path, "SeedOss", residual_dropout=0.9)
+    with pytest.raises(ValueError, match="whose log-probs in training would differ"):
+        PretrainedModel(str(folder)).build((), 0)
+
+
+def test_a_model_without_a_cache_of_keys_and_values_is_refused_before_its_weights_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ARCHITECTURES, "Lfm2", Lfm2Config)
+    folder = save_model(tmp_path, "Lfm2", layer_types=["conv", "full_attention"])
+    for weights in folder.glob("*.safetensors"):
+        weights.unlink()
+    with pytest.raises(ValueError, match="has layers of kind conv"):
+        PretrainedModel(str(folder)).build((), 0)
+
+
+def test_a_tokenizer_beside_adapters_is_theirs(tmp_path: Path) -> None:
+    base = save_model(tmp_path / "base", template=None)
+    adapted = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(base), LoraConfig(r=2, target_modules="all-linear")
+    )
+    folder = str(tmp_path / "adapters")
+    adapted.save_pretrained(folder)
+    with pytest.raises(ValueError, match="without a chat template"):
+        PretrainedModel(folder).build((), 0)
+    make_tokenizer(TEMPLATES["headers and a date"]).save_pretrained(folder)
+    built = PretrainedModel(folder).build((), 0)
+    assert built.tokenizer.decode([built.markers.end]) == "<|eot_id|>"
+    shutil.rmtree(base)
+    with pytest.raises(ValueError, match=r"adapters for .*base; there is no such folder"):
+        PretrainedModel(folder).build((), 0)
 
 
 def test_what_cannot_be_trained_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,5 +283,5 @@ def test_a_model_without_keys_and_values_is_refused(
 ) -> None:
     monkeypatch.setitem(ARCHITECTURES, "Mamba", MambaConfig)
     folder = save_model(tmp_path, "Mamba")
-    with pytest.raises(ValueError, match="MambaForCausalLM"):
+    with pytest.raises(ValueError, match=r"layers of kind|MambaForCausalLM"):
         PretrainedModel(str(folder)).build((), 0)

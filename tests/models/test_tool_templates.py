@@ -118,3 +118,16 @@ def test_the_embedded_model_has_no_template_with_tools() -> None:
     tokenizer = build_tokenizer(["a"])
     with pytest.raises(ValueError, match="the policy has no chat template with tools"):
         Chat(Prompts(tools="template"), tokenizer, read_markers(tokenizer), 1)
+
+
+def test_a_template_that_fails_at_a_call_is_told_so() -> None:
+    """As those do that take a call's arguments for a text."""
+    template = (
+        "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' }}"
+        "{% if loop.first and tools %}{{ tools | tojson }}{% endif %}{% if m['tool_calls'] %}"
+        "{{ '<call>' + m['tool_calls'][0]['function']['arguments'] }}{% else %}{{ m['content'] }}"
+        "{% endif %}{{ '<|im_end|>\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    )
+    with pytest.raises(ValueError, match=r"set prompts\.tools to answer"):
+        ChatTemplate(make_tokenizer(template), {}).tool_markers(TOOLS)
