@@ -427,9 +427,11 @@ class Optimization:
             AdamW for all weights. It learns more in a step and keeps one moment a weight instead of
             two.
         max_grad_norm: Norm to which gradients are clipped, of policy and critic separately.
-        train_embeddings: Whether RL also trains the token embeddings of policy and critic. AdamW
-            takes its largest steps for tokens that are seen once in many updates, with the least
-            evidence; a small model with single tokens for the rows of a board has many of these.
+        train_embeddings: Whether RL and hindsight imitation also train the token embeddings of
+            policy and critic, and a vocabulary projection that is tied to them, as in many small
+            pretrained models. AdamW takes its largest steps for tokens that are seen once in many
+            updates, with the least evidence; a small model with single tokens for the rows of a
+            board has many of these.
         tokens_per_micro_batch: Padded tokens of one forward and backward pass.
         gradient_checkpointing: Whether to save only the inputs of layers for the backward pass and
             recompute the rest: less memory, a third more time.
