@@ -40,7 +40,7 @@ class Language(nn.Module):
         super().__init__()
         self.base_model = Backbone()
         self.head = nn.Linear(WIDTH, WORDS)
-        self.config = SimpleNamespace(hidden_size=WIDTH)
+        self.config = SimpleNamespace(hidden_size=WIDTH, get_text_config=lambda: self.config)
 
     def get_output_embeddings(self) -> nn.Linear:
         return self.head

@@ -136,7 +136,8 @@ def test_chosen_tokens_have_the_loss_of_chosen_tokens(
     assert not bool(chosen[~at].any() | chosen[~rollout.loss_mask].any())
     plain = loss(new, old, advantages, rollout.loss_mask).loss
     move = new - old
-    apart = (-advantages * move.exp() + 0.7 * move.abs()) * float(isinstance(loss, KLCov))
+    pull = torch.where(move.abs() < 1e-3, move.square() / 2e-3, move.abs() - 5e-4)
+    apart = (-advantages * move.exp() + 0.7 * pull) * float(isinstance(loss, KLCov))
     expected = weighed(torch.where(chosen, apart, plain), rollout, aggregation, soft=True)
     objective = PolicyObjective(
         algorithm, LossCoefficients(0.0, 0.0), LossDenominators.of(rollout, algorithm.aggregation)
