@@ -33,6 +33,15 @@ class Backbone(nn.Module):
         return SimpleNamespace(last_hidden_state=mixed)
 
 
+class Config:
+    """The part of a model's configuration that is asked for."""
+
+    hidden_size = WIDTH
+
+    def get_text_config(self) -> Config:
+        return self
+
+
 class Language(nn.Module):
     """Look to ``Policy`` like a causal language model."""
 
@@ -40,7 +49,7 @@ class Language(nn.Module):
         super().__init__()
         self.base_model = Backbone()
         self.head = nn.Linear(WIDTH, WORDS)
-        self.config = SimpleNamespace(hidden_size=WIDTH, get_text_config=lambda: self.config)
+        self.config = Config()
 
     def get_output_embeddings(self) -> nn.Linear:
         return self.head
