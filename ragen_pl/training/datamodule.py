@@ -34,6 +34,7 @@ from ragen_pl.training.evaluation.evaluator import EvaluationLoader, Evaluator
 from ragen_pl.training.evaluation.sets import EvaluationConfig
 from ragen_pl.training.learner import Learner, current_learner
 from ragen_pl.training.rl_iteration import RLIteration
+from ragen_pl.training.run_warnings.few_turns import few_turns_warning
 from ragen_pl.training.run_warnings.lost_rollouts import LostRollouts
 from ragen_pl.training.run_warnings.short_runs import critic_alone, cut_warm_start
 from ragen_pl.training.teaching import Teaching, taught_envs, warm_starts
@@ -289,6 +290,9 @@ class RolloutDataModule(pl.LightningDataModule):
         first = self.run_seed * SEEDS_PER_RUN
         training_seeds = range(first, first + _COMPARED_TRAINING_SEEDS)
         yield from self.evaluator.warnings(self.envs, training_seeds)
+        for env in self.envs.values():
+            if told := few_turns_warning(env, self.rollout):
+                yield told
         if self.trainer is not None:
             yield from self._short_run_warnings(self.trainer)
 

@@ -6,6 +6,7 @@ import importlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -17,6 +18,8 @@ from ragen_pl.envs.pieces import SampledPieces, random_action
 from ragen_pl.envs.replay import ReplayState
 from ragen_pl.envs.splits import Split, enter_split
 
+_VERSION = re.compile(r"-v\d+$")
+"""The end of most names that gymnasium knows, and of no class or function."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+>")
 _SAMPLED = 60
 """Episodes that the vocabulary is taken from."""
@@ -131,8 +134,8 @@ def _maker(path: str) -> Callable[..., Any]:
     Raises:
         ValueError: if nothing of this name can be imported or is registered.
     """
-    if path in gymnasium.registry:
-        return lambda **arguments: gymnasium.make(path, disable_env_checker=True, **arguments)
+    if path in gymnasium.registry or "." not in path or _VERSION.search(path):
+        return partial(_made_by_gymnasium, path)
     module, _, name = path.rpartition(".")
     try:
         made: Callable[..., Any] = getattr(importlib.import_module(module), name)
@@ -142,6 +145,18 @@ def _maker(path: str) -> Callable[..., Any]:
             f"function that can be imported: {error}"
         ) from error
     return made
+
+
+def _made_by_gymnasium(name: str, **arguments: Any) -> Any:
+    """Make an environment by the name that gymnasium knows.
+
+    Raises:
+        ValueError: if it knows none, or lacks a package for it.
+    """
+    try:
+        return gymnasium.make(name, disable_env_checker=True, **arguments)
+    except gymnasium.error.Error as error:
+        raise ValueError(f"make: gymnasium cannot make {name!r}: {error}") from error
 
 
 def _numbers(env: Any, actions: Sequence[str] | None) -> dict[str, int] | None:

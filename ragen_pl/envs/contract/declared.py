@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
 from types import FunctionType
 from typing import Any
 
@@ -77,8 +78,21 @@ def check_declared(env: TextEnv, key: str) -> None:
     wanted = "a tuple of different texts, at least one, or None for free text"
     given = declared("actions", wanted)
     is_tuple = isinstance(given, tuple | list) and all(isinstance(each, str) for each in given)
-    differ = is_tuple and 0 < len(given) == len({each.lower() for each in given})
-    check(given is None or differ, "actions", given, wanted)
+    check(given is None or (is_tuple and len(given) > 0), "actions", given, wanted)
+    _check_distinct(given or (), name)
+
+
+def _check_distinct(actions: Iterable[str], name: str) -> None:
+    """Check that no two actions differ in case at most, since answers are read without it."""
+    known: dict[str, str] = {}
+    for action in actions:
+        other = known.get(action.lower())
+        if other is not None:
+            raise ValueError(
+                f"{name}, whose actions have {short(other)} and {short(action)}, which are one for "
+                "a reader who does not look at case: they must be different texts"
+            )
+        known[action.lower()] = action
 
 
 def _is_inherited(env: TextEnv, name: str) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import inspect
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 
 from lightning.pytorch.callbacks import Callback
@@ -17,18 +18,32 @@ from ragen_pl.training.callback import RolloutCallback
 
 
 def refuse_wrong_hooks(callbacks: Iterable[Callback]) -> None:
-    """Refuse callbacks whose hooks do not take the arguments that they are called with.
+    """Refuse callbacks whose hooks do not take the arguments that they are called with, or have a
+    name that is almost a hook's.
 
     Raises:
         ConfigError: naming the class, the hook and its arguments.
     """
     for callback in callbacks:
         base = RolloutCallback if isinstance(callback, RolloutCallback) else Callback
-        for name, wanted in inspect.getmembers(base, inspect.isfunction):
+        hooks = dict(inspect.getmembers(base, inspect.isfunction))
+        _refuse_misspelt(callback, [name for name in hooks if name.startswith("on_")])
+        for name, wanted in hooks.items():
             given = getattr(callback, name)
             if name.startswith("_") or getattr(type(callback), name, None) is wanted:
                 continue
             _check_hook(callback, name, given, wanted)
+
+
+def _refuse_misspelt(callback: Callback, hooks: Sequence[str]) -> None:
+    for name, _ in inspect.getmembers(type(callback), inspect.isfunction):
+        if not name.startswith("on_") or name in hooks:
+            continue
+        for meant in get_close_matches(name, hooks, n=1, cutoff=0.85):
+            raise ConfigError(
+                f"{name_of(callback)}.{name} is the name of no hook, so that nothing would call "
+                f"it: call it {meant}, or begin its name otherwise if you call it yourself"
+            )
 
 
 def _check_hook(

@@ -25,6 +25,11 @@ class Longer(Callback):
         return None
 
 
+class Misspelt(RolloutCallback):
+    def on_rollouts_end(self, trainer: Any, module: Any, groups: Any) -> None:
+        return None
+
+
 class Number(RolloutCallback):
     on_rollout_start = 3  # type: ignore[assignment]
 
@@ -37,6 +42,7 @@ class Number(RolloutCallback):
             r"Short\.on_rollout_end cannot be called: too many .*on_rollout_end\(trainer, mod",
         ),
         (Longer(), r"Longer\.on_train_start cannot be called: missing .*'more'"),
+        (Misspelt(), r"Misspelt\.on_rollouts_end is the name of no hook.* call it on_rollout_end"),
         (Number(), r"Number\.on_rollout_start is 3: it must be a method"),
     ],
 )
