@@ -153,7 +153,8 @@ class ChatTemplate:
             user=tuple(user),
             assistant=self._segments(frame.assistant),
             end=end,
-            strips=self._strips(has_system_role=frame.has_system_role),
+            strips=True,
+            indents=self._indents(has_system_role=frame.has_system_role),
             tool_template=self,
         )
         self._check(frame, markers)
@@ -375,12 +376,12 @@ class ChatTemplate:
             return None
         return _Frame(system, first_user, answered, user, assistant, has_system_role)
 
-    def _strips(self, *, has_system_role: bool) -> bool:
-        """Return whether the template drops white space around messages."""
-        padded = " \nsystem0mark\n ", " \nuser0mark\n "
-        talk = conversation(padded[0], [], padded[1])
+    def _indents(self, *, has_system_role: bool) -> bool:
+        """Return whether the template keeps the blanks that messages begin with."""
+        messages = "  system0mark", "  user0mark"
+        talk = conversation(messages[0], [], messages[1])
         text = self.render(talk if has_system_role else folded(talk))
-        return text is None or any(message not in text for message in padded)
+        return text is not None and all(message in text for message in messages)
 
     def _segments(self, text: str) -> Segments:
         """Split a text at its special tokens."""

@@ -33,6 +33,8 @@ class ChatMarkers:
     """The token that ends a response; the agent samples it to end its turn."""
     strips: bool = False
     """Whether leading and trailing white space of messages is removed."""
+    indents: bool = False
+    """Whether the blanks before a message's first line stay all the same."""
     as_json: bool = False
     """Whether later messages are written as a text in JSON, whose quotes are among the markers."""
     tool_template: ToolTemplate | None = field(default=None, compare=False)
@@ -51,7 +53,9 @@ class ChatMarkers:
         return (*self.user, text, *self.assistant)
 
     def _message(self, text: str) -> str:
-        return text.strip() if self.strips else text
+        if not self.strips:
+            return text
+        return text.rstrip().lstrip("\n") if self.indents else text.strip()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.prompts import Prompts
 from tests.support.templates import TEMPLATES, make_tokenizer
 
-SYSTEM, USERS = "Push the box.\nBe brief.", ["#_P\n#X_", "  State:\n√ 12 ", "Reward: -0.1"]
+SYSTEM, USERS = "Push the box.\nBe brief.", ["#_P\n#X_", "  State:\n√ 12", "Reward: -0.1"]
 FOLDED = ("no system role", "system before the last message")
 REWRITING = ("thoughts dropped", "thought opened")
 
