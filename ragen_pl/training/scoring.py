@@ -17,7 +17,7 @@ from ragen_pl.types import RolloutBatch, TokenBatch
 ValueFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Function from ids, loss mask and attention mask to values, each (B, T): a critic, or the
 ``values`` of a policy with a value head."""
-_MAX_LOG_PROB_GAP = 1e-4
+MAX_LOG_PROB_GAP = 1e-4
 """Largest difference in a token's log-prob at which sampler and trainer count as the same policy.
 The ratio is then far inside every clip range, while float32 rounding is a hundred times smaller."""
 
@@ -40,10 +40,10 @@ def check_log_prob_gap(recomputed: Tensor, sampled: Tensor, mask: Tensor) -> boo
     """
     gaps = (recomputed - sampled).abs()[mask]
     gap = all_reduce_max(float(gaps.max()) if gaps.numel() else -1.0)
-    if not gap <= _MAX_LOG_PROB_GAP:
+    if not gap <= MAX_LOG_PROB_GAP:
         raise ConfigError(
             "model.optimization.old_log_probs is sampled, but sampler and trainer differ by "
-            f"{gap:.1e} on a token, which is above {_MAX_LOG_PROB_GAP:.0e}: use recomputed, or "
+            f"{gap:.1e} on a token, which is above {MAX_LOG_PROB_GAP:.0e}: use recomputed, or "
             "precision 32-true"
         )
     return gap >= 0.0

@@ -41,7 +41,13 @@ from ragen_pl.ops.losses import (
 from ragen_pl.ops.masked import explained_variance, masked_sum
 from ragen_pl.ops.policy_change import effective_share, trajectory_log_weights
 from ragen_pl.rollout.packing import Batch
-from ragen_pl.training.scoring import ForwardPasses, ValueFunction, forward_policy, forward_values
+from ragen_pl.training.scoring import (
+    MAX_LOG_PROB_GAP,
+    ForwardPasses,
+    ValueFunction,
+    forward_policy,
+    forward_values,
+)
 from ragen_pl.training.trajectory_layout import TrajectoryLayout
 from ragen_pl.types import ImitationBatch, PolicyBatch, RolloutBatch, TrainingBatch
 
@@ -283,8 +289,6 @@ class ValueObjective:
 
 # --- 3. gradient of one optimizer batch -----------------------------------------------------------
 
-_ROUNDING = 1e-4
-"""Relative size of the difference between equal probabilities that were computed twice."""
 Backward = Callable[[Tensor], None]
 """Function that accumulates the gradient of a loss, this rank's share of a sum over all ranks."""
 REDUCTIONS = {
@@ -420,7 +424,7 @@ def sampler_metrics(
         "train/sampler_ess": torch.tensor(effective_share(torch.cat(gather_objects(own)))),
     }
     if cap is not None:
-        num_capped = all_reduce_sum((ratio > cap * (1 + _ROUNDING)).sum())
+        num_capped = all_reduce_sum((ratio > cap * (1 + MAX_LOG_PROB_GAP)).sum())
         metrics["train/tis_clip_fraction"] = num_capped / denominators.for_metrics
     return metrics
 

@@ -157,11 +157,18 @@ def test_who_logs_within_a_rollout_is_told_how_to_record() -> None:
         fit(Logging(), epochs=1)
 
 
-def test_a_checkpoint_is_loaded_into_a_module_without_a_trainer(tmp_path: Path) -> None:
+def saved(folder: Path) -> tuple[StarPO, Path]:
+    """Train a module for an iteration, and save a checkpoint of it."""
     module, _ = fit(epochs=1)
-    module.trainer.save_checkpoint(tmp_path / "saved.ckpt")
+    path = folder / "saved.ckpt"
+    module.trainer.save_checkpoint(path)
+    return module, path
+
+
+def test_a_checkpoint_is_loaded_into_a_module_without_a_trainer(tmp_path: Path) -> None:
+    module, path = saved(tmp_path)
     loaded = StarPO.load_from_checkpoint(
-        tmp_path / "saved.ckpt",
+        path,
         weights_only=True,
         policy=module.trainable.policy,
         algorithm=module.algorithm,
@@ -176,9 +183,7 @@ def test_what_was_sampled_with_other_weights_is_dropped_when_a_checkpoint_is_loa
     tmp_path: Path,
 ) -> None:
     """An engine with a copy of the weights would go on with those from before."""
-    module, _ = fit(epochs=1)
-    path = tmp_path / "saved.ckpt"
-    module.trainer.save_checkpoint(path)
+    module, path = saved(tmp_path)
     assert module.sampler.version >= 0
     module.on_load_checkpoint(torch.load(path, weights_only=True))
     assert module.sampler.version == -1
@@ -187,9 +192,7 @@ def test_what_was_sampled_with_other_weights_is_dropped_when_a_checkpoint_is_loa
 def test_a_checkpoint_of_another_tokenizer_is_refused_by_the_name_that_its_key_always_had(
     tmp_path: Path,
 ) -> None:
-    module, _ = fit(epochs=1)
-    path = tmp_path / "saved.ckpt"
-    module.trainer.save_checkpoint(path)
+    _, path = saved(tmp_path)
     content = torch.load(path, weights_only=True)
     content["passport"]["tokenizer"] = "of another model"
     torch.save(content, path)
