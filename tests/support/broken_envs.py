@@ -620,6 +620,39 @@ class Odometer(ToolEnv):
         return f"Doors opened: {self._opened}."
 
 
+class Corridor(Odometer):
+    """Counts anew in every episode, and its expert writes calls: healthy."""
+
+    wanted = "door"
+
+    def begin(self, seed: int, noise_seed: int) -> dict[str, Any]:
+        self._opened = 0
+        return super().begin(seed, noise_seed)
+
+    def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
+        return "", (self.written("open", **{self.wanted: self._door}),)
+
+
+class Misspelled(Corridor):
+    """Its expert's first call lacks what the tool needs."""
+
+    def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
+        self.wanted = "door" if self.moves else "gate"
+        return super().expert_turn(rng, max_actions)
+
+
+class Mislaid(Corridor):
+    """Has a tool that looks for what its own code has mislaid."""
+
+    def read(self, sign: str) -> str:
+        """Read a sign.
+
+        Args:
+            sign: Which one.
+        """
+        return {"exit": "1"}[sign]
+
+
 class Unsolved(Guess):
     """Comes with a solution of every third task: healthy."""
 

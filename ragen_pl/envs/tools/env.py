@@ -139,18 +139,24 @@ class ToolEnv(ReplayState):
         return super().reset(seed=seed, options=options)
 
     def play(self, action: str) -> tuple[float, bool, bool, dict[str, Any]]:
-        """Carry out a call; its result is the next observation."""
+        """Carry out a call; its result is the next observation.
+
+        ``info`` says whether the call was wrong, and the name of the exception that it raised.
+        """
         self._outcome = (0.0, False, False)
+        wrong, raised = False, ""
         try:
-            result, wrong = self._carry_out(read_call(action, self.schemas)), False
+            result = self._carry_out(read_call(action, self.schemas))
         except WrongCallError as error:
             self._outcome = (0.0, False, False)
             result, wrong = f"Error: {error}", True
+            raised = "" if error.__cause__ is None else type(error.__cause__).__name__
         if len(result) > self.longest_result:
             result = f"{result[: self.longest_result]} …"
         self._result = result.encode(errors="replace").decode()  # halves of surrogate pairs
         reward, ends, success = self._outcome
-        return reward, ends, False, {"success": success, "wrong_call": wrong}
+        info = {"success": success, "wrong_call": wrong, "raised": raised}
+        return reward, ends, False, info
 
     def _carry_out(self, call: Call) -> str:
         """Return the result of a call.
@@ -250,9 +256,12 @@ def _own_schemas(kind: type[ToolEnv]) -> tuple[ToolSchema, ...]:
         if name.startswith("_") or own is inherited or not inspect.isfunction(inherited):
             continue
         if name in _KEPT or not _overrides(own, inherited):
+            remedy = "give it another one"
+            if name not in _KEPT:
+                remedy += ", or, if it stands for that method, the same arguments and result"
             raise ValueError(
                 f"tools: {kind.__name__}.{name} would be a tool, but has the name of a method of "
-                f"ToolEnv, {name}{inspect.signature(inherited)}: give it another one"
+                f"ToolEnv, {name}{inspect.signature(inherited)}: {remedy}"
             )
     methods = list(own_methods(kind, ToolEnv))
     for method in methods:

@@ -101,6 +101,12 @@ WARNINGS: list[tuple[type[TextEnv], str, str]] = [
         "thoughts",
         r"hindsight_turn: (\d+) of \1 judged thoughts are untrue, first 'dim' \(seed \d+\)",
     ),
+    (
+        broken.Misspelled,
+        "tools",
+        r"24 of the expert's 48 calls are wrong, first .*gate.* answered with .* no 'gate'",
+    ),
+    (broken.Mislaid, "tools", r"calls in random play raise KeyError; .*read.* failed: KeyError"),
     (broken.Mute, "starts", "the observation at the start of seed 0 is empty"),
     (broken.Gossip, "shared state", "Gossip.told"),
     (broken.Chronicler, "episodes", "observations grow"),

@@ -19,6 +19,7 @@ from ragen_pl.envs.contract_kit.checks.speed import check_speed
 from ragen_pl.envs.contract_kit.checks.starts import check_starts
 from ragen_pl.envs.contract_kit.checks.symmetries import check_symmetries
 from ragen_pl.envs.contract_kit.checks.thoughts import check_thoughts
+from ragen_pl.envs.contract_kit.checks.tools import check_tools
 from ragen_pl.envs.contract_kit.examination import UnavailableError
 from ragen_pl.envs.contract_kit.subject import ExaminedEnv
 from ragen_pl.runtime.findings import Finding
@@ -51,6 +52,7 @@ CHECKS: Mapping[str, _Check] = {
     "shared state": check_shared_state,
     "processes": _comparing(check_processes),
     "hostile answers": check_answers,
+    "tools": _comparing(check_tools),
     "expert": check_expert,
     "thoughts": _comparing(check_thoughts),
     "symmetries": _comparing(check_symmetries),
