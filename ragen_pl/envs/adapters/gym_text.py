@@ -77,8 +77,9 @@ class GymText(ReplayState):
         self.split = one_of("split", split, Split)
         self._random = GlobalRandom(0) if global_random else None
         with self._own_random():
-            self._env = _maker(make)(**(arguments or {}))
-        self._numbers = _numbers(self._env, self.actions)
+            self.wrapped: Any = _maker(make)(**(arguments or {}))
+            """The environment itself, which an expert in a subclass may look into."""
+        self._numbers = _numbers(self.wrapped, self.actions)
         self._text = ""
         self._info: Mapping[str, Any] = {}
         self._pieces = SampledPieces()
@@ -87,7 +88,7 @@ class GymText(ReplayState):
     def begin(self, seed: int, noise_seed: int) -> dict[str, Any]:
         """Reset the environment with the seed."""
         enter_split(seed, self.split, self._ask)
-        inner = getattr(self._env, "unwrapped", self._env)
+        inner = getattr(self.wrapped, "unwrapped", self.wrapped)
         if isinstance(inner, gymnasium.Env):
             inner.np_random = np.random.default_rng([seed, noise_seed])
         if self._random is not None:
@@ -98,7 +99,7 @@ class GymText(ReplayState):
         if self._random is not None:
             self._random.seed(seed)
         with self._own_random():
-            observation, self._info = self._env.reset(seed=seed)
+            observation, self._info = self.wrapped.reset(seed=seed)
         self._text = _text_of(observation)
         return self._text
 
@@ -109,7 +110,7 @@ class GymText(ReplayState):
         """Take an action, by its number if it has one."""
         given = action if self._numbers is None else self._numbers[action]
         with self._own_random():
-            observation, reward, terminated, truncated, info = self._env.step(given)
+            observation, reward, terminated, truncated, info = self.wrapped.step(given)
         self._text = _text_of(observation)
         if self.success_key is None:
             succeeds = float(reward) >= self.success_reward

@@ -94,6 +94,31 @@ def test_numbers_get_names_and_noise() -> None:
     assert len(hands) > 1
 
 
+class Careful(GymText):
+    """Knows how the environment is played, as in the documentation."""
+
+    def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
+        total = sum(self.wrapped.unwrapped.player)
+        return f"I hold {total}", ("hit" if total < 17 else "stick",)
+
+
+def test_an_expert_in_a_subclass_looks_into_the_environment() -> None:
+    env = Careful("Blackjack-v1", "Hit or stick.", actions=("stick", "hit"))
+    check_contract(env, "env")
+    restored = copy.deepcopy(env)
+    held = set[bool]()
+    for seed in range(20):
+        text, _ = env.reset(seed=seed)
+        thought, (action,) = env.expert_turn(random.Random(0), 1)
+        total, _, usable_ace = (int(each) for each in text[1:-1].split(","))
+        assert thought == f"I hold {total - 10 * usable_ace}"
+        held.add(action == "hit")
+        env.step("hit")
+        restored.set_state(env.get_state())
+        assert restored.expert_turn(random.Random(0), 1) == env.expert_turn(random.Random(0), 1)
+    assert held == {True, False}
+
+
 class Dice:
     """Seeds and reads the global generator, as some packages do."""
 
