@@ -11,6 +11,7 @@ from ragen_pl.rollout.chat import Chat, Exchange
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.memory import Memory, written_summary
 from ragen_pl.rollout.responses import SEPARATOR
+from ragen_pl.rollout.spelled_words import told_of_spelled_words
 from ragen_pl.types import Completion, Summary
 
 
@@ -113,10 +114,11 @@ class Context:
         needed = len(self.prompt) + response + room
         key = "max_context" if self.limit == self.config.max_context else "memory.budget"
         summary = f" and a summary up to {room}" if room else ""
+        spelled = told_of_spelled_words([self.prompt], self.chat.tokenizer)
         return (
             f"rollout.{key} is {self.limit}, but the first prompt of {self.env.name} (seed {seed}) "
             f"takes {len(self.prompt)} tokens and its answer up to {response}{summary}: set "
-            f"rollout.{key} to {needed} or more"
+            f"rollout.{key} to {needed} or more" + (f"; {spelled}" if spelled else "")
         )
 
     def add_response(self, completion: Completion, *, called: bool) -> None:

@@ -16,6 +16,7 @@ from ragen_pl.envs.base import TextEnv
 from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.packing import token_batch
+from ragen_pl.rollout.spelled_words import told_of_spelled_words
 from ragen_pl.rollout.teachers import (
     Lesson,
     LessonQuestion,
@@ -31,7 +32,8 @@ from ragen_pl.types import Demonstration, DemonstrationSet, EpisodeId, Generate,
 MAX_DEMONSTRATIONS = 20_000_000
 """Limit that keeps demonstrations off the seeds of evaluation sets, even if a hundred seeds are
 skipped for each."""
-
+_READ = 20
+"""Demonstrations in which words without tokens are looked for."""
 _ASKED = 1 << 41
 """Iteration number of questions, beyond those of rollouts and evaluations."""
 
@@ -139,6 +141,9 @@ def demonstrate(
     lessons = agreed_lessons(own)
     if rank() == 0:
         print(describe(lessons, name))
+        rows = (row.token_ids for lesson in lessons.lessons[:_READ] for row in lesson.rows)
+        if told := told_of_spelled_words(rows, chat.tokenizer):
+            print(f"  warning: {told}; contexts become shorter, and learning faster")
     record({"demonstrations": len(lessons.lessons), **lessons.metrics})
     return lessons
 
