@@ -858,6 +858,39 @@ def test_a_module_with_the_name_of_the_shipped_callbacks_is_told(
 
 
 @pytest.mark.usefixtures("config")
+@pytest.mark.parametrize("name", ["html", "time"])  # Python's own, in a file and without one
+def test_a_module_with_the_name_of_one_of_pythons_is_told(
+    capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    Path(f"{name}.py").write_text("class Mine: ...\n")
+    error = fails(capsys, f"--data.env={name}.Mine")
+    assert f"your {name}.py is not read, since there is another module {name} (" in error
+
+
+@pytest.mark.usefixtures("config")
+def test_a_group_is_no_switch(capsys: pytest.CaptureFixture[str]) -> None:
+    error = fails(capsys, "--data.hindsight", "true")
+    assert "data.hindsight is true, but it is a group of keys, or null\n  {} takes their" in error
+    assert "there is no class true" in fails(capsys, "--data.env", "true")
+
+
+@pytest.mark.usefixtures("config")
+def test_an_argument_without_a_type_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("untyped_task.py").write_text(
+        "from ragen_pl.envs.bandit import Bandit\n"
+        "class Untyped(Bandit):\n"
+        "    def __init__(self, size):\n"
+        "        super().__init__()\n"
+    )
+    monkeypatch.syspath_prepend(str(Path.cwd()))
+    assert main(["check-env", "--env", "untyped_task.Untyped"]) == 2
+    told = "untyped_task.Untyped: its argument size has no type: annotate it, such as size: int"
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("config")
 def test_a_module_of_that_name_that_was_imported_before_is_told(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,6 +57,10 @@ def shorten(message: str) -> str:
     )
     if unset:
         return has_no_default(*unset[-1])
+    untyped = re.search(r"Parameter '(\w+)' from '([\w.]+?)(?:\.__init__)?' does not sp", message)
+    if untyped:
+        name, of = untyped.groups()
+        return f"{of}: its argument {name} has no type: annotate it, such as {name}: int"
     key, innermost = _key(message), _innermost(message)
     value = re.search(r"(?:Got|Given) value: (.*)", message)
     value = value or re.search(r"Not of type \w+: (\S+) does not conform", message)

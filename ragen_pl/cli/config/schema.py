@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import inspect
 import re
+import sys
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -15,11 +16,12 @@ from typing import Any, Literal
 from lightning.pytorch import Trainer
 
 from ragen_pl.cli.config.constructors import told
-from ragen_pl.cli.config.files import FOLDER
 from ragen_pl.cli.config.nearest import close_names, with_hint
 from ragen_pl.errors import ConfigError
 from ragen_pl.runtime.user_faults import place_of_fault
 
+_SWITCHES = ("true", "yes", "on", "false", "no", "off")
+"""What YAML and people write for a switch."""
 Schema = Mapping[str, Any]
 """Mapping from key to annotation; None for a value that only the parser checks."""
 
@@ -51,6 +53,10 @@ def find_class(name: str, base: type, path: str) -> type:
     """
     module_name, _, class_name = name.rpartition(".")
     known: list[str]
+    if name.lower() in _SWITCHES and not is_abstract(base):
+        raise ConfigError(
+            f"{path} is {name}, but it is a group of keys, or null\n  {{}} takes their defaults"
+        )
     if not module_name:
         by_name = {cls.__name__: cls for cls in subclasses(base) if _can_be_chosen(cls)}
         if name in by_name:
@@ -101,21 +107,23 @@ def is_abstract(kind: type) -> bool:
 
 
 def _shadowed(module: str | None) -> str:
-    """Return what to do with a module of the user's that has the name of this program's package
-    ``callbacks``; empty if there is none, or another module is meant."""
-    package = "callbacks"
+    """Return what to do with a module of the user's that is not read, since a module of this
+    program, of Python or of another package has its name; empty if there is none."""
+    package = (module or "").partition(".")[0]
     files = (Path(f"{package}.py"), Path(package) / "__init__.py")
-    own = next((file for file in files if file.is_file() and not _is_shipped(file)), None)
-    if module != package or own is None:
+    own = next((file for file in files if package and file.is_file()), None)
+    read = getattr(sys.modules.get(package), "__file__", None)
+    is_read = read is not None and own is not None and Path(read).resolve() == own.resolve()
+    if own is None or package not in sys.modules or is_read:
         return ""
-    return (
-        f"your {own} is not read, since {package} is a package of ragen-pl: rename it, or give the "
-        f"class a file of its own in {package}/, such as {package}/mine.py for {package}.mine"
-    )
-
-
-def _is_shipped(file: Path) -> bool:
-    return file.resolve().is_relative_to(FOLDER.parent / "callbacks")
+    if package == "callbacks":
+        return (
+            f"your {own} is not read, since {package} is a package of ragen-pl: rename it, or give "
+            f"the class a file of its own in {package}/, such as {package}/mine.py for "
+            f"{package}.mine"
+        )
+    where = read or "Python itself"
+    return f"your {own} is not read, since there is another module {package} ({where}): rename it"
 
 
 def check_required(tree: Any, path: str = "") -> None:
