@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import dataclass
 
 from ragen_pl.envs.base import TextEnv
@@ -15,6 +16,8 @@ from ragen_pl.types import StopReason
 _FEW = 0.1
 """Share of demonstrations that succeed at least, or a warning is printed; less where it moves at
 random. An expert may leave half of them to learning, as the bandit's does."""
+_MANY = 0.1
+"""Share of demonstrations that the turns cut off from which on it is told."""
 
 
 @dataclass(frozen=True)
@@ -42,29 +45,32 @@ class Solver(Teacher):
             )
 
     def teach(self, task: TeachingTask) -> Lessons:
-        expert, solved, played, ended = NoisyExpertActor(self.random_turns), 0, 0, 0
+        expert, solved, ends = NoisyExpertActor(self.random_turns), 0, Counter[StopReason]()
 
         def play(episode: ChatEpisode, rng: random.Random) -> Lesson | None:
-            nonlocal solved, played, ended
+            nonlocal solved
             moves = play_episode(episode, expert, rng)
             trajectory = episode.trajectory()
             if not trajectory.is_trainable:
                 return None
-            solved, played = solved + trajectory.success, played + 1
-            ended += trajectory.stop_reason is StopReason.TERMINATED
+            solved += trajectory.success
+            ends[trajectory.stop_reason] += 1
             imitated = [self.imitate_random or not move.is_random for move in moves]
             return Lesson.of(trajectory, imitated)
 
         noise = "imitated too" if self.imitate_random else "without loss"
         told = f"{self.random_turns:.0%} of turns move at random, {noise}"
         lessons = play_lessons(task, play)
+        played, cut_off = ends.total(), ends[StopReason.MAX_TURNS]
+        if cut_off >= _MANY * played:
+            told += f"; {cut_off} of {played} end unfinished at rollout.max_turns"
         if solved < _FEW * (1 - self.random_turns) * played:
             told += (
                 f"\n  warning: {solved} of {played} of them succeed: the policy learns to fail; "
                 + (
-                    f'the environment ended {ended} itself: let step set info["success"] where '
-                    "the task is solved, or mend expert_turn"
-                    if ended > solved
+                    f"the environment ended {ends[StopReason.TERMINATED]} itself: let step set "
+                    'info["success"] where the task is solved, or mend expert_turn'
+                    if ends[StopReason.TERMINATED] > solved
                     else "mend expert_turn, or give more turns and actions"
                 )
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -49,3 +50,12 @@ def test_demonstrations_that_fail_are_told_with_their_cause(env: TextEnv, told: 
     lessons = Solver(0.0).teach(TeachingTask(env, chat, CONFIG, 4, (), first_seed=0))
     assert ("warning" in lessons.told) is (told is not None)
     assert told is None or told in lessons.told
+
+
+@pytest.mark.parametrize(("turns", "cut_off"), [(4, 0), (1, 4)])
+def test_demonstrations_that_the_turns_cut_off_are_counted(turns: int, cut_off: int) -> None:
+    tokenizer = build_tokenizer(vocabulary(PROMPTS, Stairs(), 1))
+    chat = Chat(PROMPTS, tokenizer, read_markers(tokenizer), 1)
+    config = replace(CONFIG, max_turns=turns)
+    told = Solver(0.0).teach(TeachingTask(Stairs(), chat, config, 4, (), first_seed=0)).told
+    assert (f"; {cut_off} of 4 end unfinished at rollout.max_turns" in told) is (cut_off > 0)
