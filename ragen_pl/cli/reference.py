@@ -57,10 +57,12 @@ The keys of `trainer` are those of Lightning's
 """
 _HEADER = "| key | type | default | range | what it does |\n|---|---|---|---|---|"
 _REQUIRED = inspect.Parameter.empty
-_EPSILON = 1e-9
 _HUGE = 1e6
-_POINTS = (-1.0, 0.0, 0.5, 1.0, 2.0)
-"""Candidate bounds of a range of numbers."""
+_POINTS = (-_HUGE, -1.0, 0.0, 0.001, 0.1, 0.5, 1.0, 2.0, 10.0, _HUGE)
+"""Numbers that are tried to find a range of numbers, in order."""
+_HALVINGS = 60
+_DIGITS = 6
+"""Decimal places of a bound."""
 _COUNTS = range(-2, 65)
 """Integers that are tried to find a range of integers."""
 _LARGE = (128, 256, 512, 1000)
@@ -192,18 +194,25 @@ def _largest(accepts: Callable[[int], bool], taken: int) -> str:
 
 
 def _numbers(accepts: Callable[[float], bool]) -> str:
+    taken = [place for place, point in enumerate(_POINTS) if accepts(point)]
+    if not taken:
+        return ""
     low = high = ""
-    if not accepts(-_HUGE):
-        for point in _POINTS:
-            if accepts(point) or accepts(point + _EPSILON):
-                low = f"{'[' if accepts(point) else '('}{point:g}"
-                break
-    if not accepts(_HUGE):
-        for point in reversed(_POINTS):
-            if accepts(point) or accepts(point - _EPSILON):
-                high = f"{point:g}{']' if accepts(point) else ')'}"
-                break
+    if taken[0] > 0:
+        bound = _bound(accepts, _POINTS[taken[0]], _POINTS[taken[0] - 1])
+        low = f"{'[' if accepts(bound) else '('}{bound:g}"
+    if taken[-1] < len(_POINTS) - 1:
+        bound = _bound(accepts, _POINTS[taken[-1]], _POINTS[taken[-1] + 1])
+        high = f"{bound:g}{']' if accepts(bound) else ')'}"
     return _interval(low, high)
+
+
+def _bound(accepts: Callable[[float], bool], taken: float, refused: float) -> float:
+    """Return where numbers between one that is accepted and one that is not begin to be refused."""
+    for _ in range(_HALVINGS):
+        middle = (taken + refused) / 2
+        taken, refused = (middle, refused) if accepts(middle) else (taken, middle)
+    return round(taken, _DIGITS) + 0.0  # no negative zero
 
 
 def _interval(low: str, high: str) -> str:

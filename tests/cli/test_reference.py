@@ -48,11 +48,14 @@ class Bounded:
     people: int = 400
     even: int = 192
     size: int = 4
+    odd: float = 0.25
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
             raise ValueError
         if not 2 <= self.count <= 32:
+            raise ValueError
+        if not -0.3 < self.odd <= 4.5:
             raise ValueError
         if self.above is not None and self.above <= 1:
             raise ValueError
@@ -68,6 +71,7 @@ class Bounded:
         ("share", "(0, 1]"),
         ("count", "[2, 32]"),
         ("above", "> 1"),
+        ("odd", "(-0.3, 4.5]"),
         ("needed", "≥ 1"),
         ("free", ""),
         ("name", ""),
