@@ -30,8 +30,9 @@ from ragen_pl.training.run_folder import FINAL, RESULTS, UNTRAINED, read_results
 from ragen_pl.training.trainer import announce, is_done, rollout_callbacks
 from ragen_pl.types import Phase, TrajectoryGroup
 
-_REPEATED = ("diagnostics/", "val/")
-_PREFIXES = ("rollout/", "teacher/", "train/", "collapse/", "time/", *_REPEATED)
+_EVERY_ITERATION = ("rollout/", "teacher/", "train/", "collapse/", "time/")
+"""Metrics that are cleared before they are measured anew; of others Lightning keeps the last value
+until then."""
 
 
 class Results(RolloutCallback):
@@ -69,7 +70,9 @@ class Results(RolloutCallback):
         """The metrics of earlier iterations, as Lightning kept them."""
         self._counters = Counters()
         self._validation: Validation | None = None
-        self._validated = self._resumed = False
+        self._validated = False
+        self._earlier_final: list[PolicyResult] = []
+        """The final scores in the run's folder, which may be newer than its checkpoint."""
         self._status, self._reason = "running", ""
         self._process_start = self._rollout_start = time.monotonic()
         self._has_started = False
@@ -105,7 +108,6 @@ class Results(RolloutCallback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Evaluate the baselines and the untrained policy, once, before the first update."""
         self._has_started = True
-        self._keep_earlier_final(trainer)
         done = {entry.policy for entry in self.evaluations}
         data = data_module(trainer)
         self._warn_of_changed_sets(trainer)
@@ -132,20 +134,9 @@ class Results(RolloutCallback):
                     "the new set another name",
                 )
 
-    def _keep_earlier_final(self, trainer: Trainer) -> None:
-        """Keep the final scores of a run that is extended, which are newer than its checkpoint."""
-        content = read_results(_run_dir(trainer)) if self._resumed else None
-        if content is None:
-            return
-        entries = [PolicyResult.from_dict(entry) for entry in content["evaluations"]]
-        final = [entry for entry in entries if entry.policy == FINAL]
-        if final:  # else those in the checkpoint, of an earlier end, stay
-            self._replace_final(final)
-
     def on_already_finished(self, trainer: Trainer, module: LightningModule) -> None:
         """Evaluate the final policy of a run whose final evaluation was interrupted."""
         self._has_started = True
-        self._keep_earlier_final(trainer)
         self._finish(trainer, module)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -170,14 +161,10 @@ class Results(RolloutCallback):
 
     def _record_metrics(self, trainer: Trainer, phase: str) -> None:
         row: dict[str, Any] = {"iteration": self._counters.iterations, "phase": str(phase)}
-        # Lightning keeps the last value of a metric: one that is measured less often is repeated
-        # until then, also in a process that resumed the run since it was measured.
-        last = self._history[-1] if self._history else {}
-        row |= {name: value for name, value in last.items() if name.startswith(_REPEATED)}
         for name, value in trainer.callback_metrics.items():
             # The imitation loss must not be repeated after the warm start.
             is_stale = phase == Phase.RL and name.startswith("train/imitation")
-            if not name.startswith(_PREFIXES):  # a user's own, which nothing clears in between
+            if not name.startswith(_EVERY_ITERATION):  # nothing clears it in between
                 is_stale = self._earlier.get(name) is value or name in RESERVED
             if not is_stale and math.isfinite(float(value)):
                 row[name] = float(f"{float(value):.5g}")
@@ -376,6 +363,14 @@ class Results(RolloutCallback):
             "validation": None if self._validation is None else self._validation.to_dict(),
         }
 
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Read the final scores of a run that is extended, before anything is written."""
+        content = read_results(_run_dir(trainer)) or {}
+        entries = map(PolicyResult.from_dict, content.get("evaluations", ()))
+        self._earlier_final = [entry for entry in entries if entry.policy == FINAL]
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from the checkpoint."""
         self._counters = Counters(**state_dict["counters"])
@@ -383,7 +378,8 @@ class Results(RolloutCallback):
         self._history = list(state_dict["history"])
         validation = state_dict["validation"]
         self._validation = None if validation is None else Validation.from_dict(validation)
-        self._resumed = True
+        if self._earlier_final:  # else those in the checkpoint, of an earlier end, stay
+            self._replace_final(self._earlier_final)
         self._process_start = time.monotonic()
 
 

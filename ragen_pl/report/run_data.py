@@ -3,39 +3,22 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from ragen_pl.report.recorded_curves import TENSORBOARD, Curve, read_curves
 from ragen_pl.report.recorded_trajectories import Entry, TrajectoryFolder
 from ragen_pl.training.evaluation.results import PolicyResult
 from ragen_pl.training.run_folder import CONFIG, RESULTS, TRAJECTORIES
 
-TENSORBOARD = "tensorboard"
 ENVIRONMENT = "environment.json"
 """Name, in the run folder, of the versions and the machine of a run."""
 DEFAULTS = "defaults.json"
 """Name, in the run folder, of the defaults of its keys, in the version that ran."""
-_PREFIXES = (
-    *("rollout/", "teacher/", "train/", "val/", "final/"),
-    *("collapse/", "diagnostics/", "time/"),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """A metric over iterations; the sequences have equal lengths."""
-
-    iterations: tuple[int, ...]
-    values: tuple[float, ...]
-
-    @property
-    def last(self) -> float:
-        return self.values[-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +58,7 @@ class RunData:
     evaluations: tuple[PolicyResult, ...]
     curves: Mapping[str, Curve]
     seconds_of_iterations: Mapping[int, float]
-    """Seconds from the end of the iteration before to the end of an iteration, by the clock of the
-    event file; an iteration after a resumption is missing."""
+    """As in ``RecordedCurves``."""
     alarm: tuple[AlarmEvent, ...]
     config: Mapping[str, Any]
     """The resolved configuration as it is in the file."""
@@ -109,9 +91,9 @@ class RunReader:
         notes: list[str] = []
         results = _read_results(self.path, notes)
         config = _read_config(self.path, notes)
-        curves, seconds = _read_curves(self.path, results, notes)
+        recorded = read_curves(self.path, results, notes)
         entries = self._read_entries(notes)
-        if not (results or config or curves or entries):
+        if not (results or config or recorded.curves or entries):
             raise ValueError(
                 f"{self.path} holds no run: none of {CONFIG}, {RESULTS}, {TENSORBOARD}/ and "
                 f"{TRAJECTORIES}/ is there; give the folder of a run"
@@ -123,8 +105,8 @@ class RunReader:
             reason=str(results.get("reason") or ""),
             totals=_totals(results),
             evaluations=_evaluations(results, notes),
-            curves=curves,
-            seconds_of_iterations=seconds,
+            curves=recorded.curves,
+            seconds_of_iterations=recorded.seconds_of_iterations,
             alarm=_alarm(results),
             config=config,
             defaults=_read_json(self.path / DEFAULTS, [], "defaults"),
@@ -234,73 +216,3 @@ def _alarm(results: Mapping[str, Any]) -> tuple[AlarmEvent, ...]:
         )
     except (KeyError, TypeError, ValueError):
         return ()
-
-
-# --- curves ---------------------------------------------------------------------------------------
-
-
-def _read_curves(
-    run: Path, results: Mapping[str, Any], notes: list[str]
-) -> tuple[dict[str, Curve], dict[int, float]]:
-    """Read the metrics from the event files, else from the results."""
-    folder = run / TENSORBOARD
-    if folder.is_dir():
-        curves, seconds = _read_events(folder)
-        if curves:
-            return curves, seconds
-    curves = _history(results.get("history"))
-    source = f"{RESULTS} holds them" if curves else f"{RESULTS} holds none either"
-    notes.append(f"No metrics in {TENSORBOARD}/; {source}.")
-    return curves, {}
-
-
-def _read_events(folder: Path) -> tuple[dict[str, Curve], dict[int, float]]:
-    # Slow to load, and needed by a report only.
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    everything = {"scalars": 0, "images": 1, "tensors": 1, "histograms": 1, "audio": 1}
-    accumulator = EventAccumulator(str(folder), size_guidance=everything)
-    accumulator.Reload()
-    curves: dict[str, Curve] = {}
-    ends: dict[int, float] = {}
-    for name in accumulator.Tags()["scalars"]:
-        if not name.startswith(_PREFIXES):
-            continue
-        # A resumed run repeats iterations: the latest value counts.
-        latest = {int(event.step): event for event in accumulator.Scalars(name)}
-        curve = _curve((step, event.value) for step, event in latest.items())
-        if curve is not None:
-            curves[name] = curve
-        if name == "time/update":
-            ends = {step: event.wall_time for step, event in latest.items()}
-    return curves, {
-        step: ends[step] - ends[step - 1]
-        for step in sorted(ends)
-        if step - 1 in ends and ends[step] > ends[step - 1]
-    }
-
-
-def _history(history: Any) -> dict[str, Curve]:
-    """Read the columns of the results."""
-    if not isinstance(history, Mapping) or not isinstance(history.get("iteration"), list):
-        return {}
-    iterations = history["iteration"]
-    curves = {}
-    for name, values in history.items():
-        if str(name).startswith(_PREFIXES) and isinstance(values, list):
-            curve = _curve(zip(iterations, values, strict=False))
-            if curve is not None:
-                curves[str(name)] = curve
-    return curves
-
-
-def _curve(points: Iterable[tuple[Any, Any]]) -> Curve | None:
-    """Return the finite points in order; None if there are none."""
-    known = sorted(
-        (int(step), float(value))
-        for step, value in points
-        if isinstance(value, int | float) and math.isfinite(value)
-    )
-    if not known:
-        return None
-    return Curve(tuple(step for step, _ in known), tuple(value for _, value in known))

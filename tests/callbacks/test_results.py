@@ -17,9 +17,11 @@ from ragen_pl.errors import ConfigError
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.hindsight import HindsightImitation, Solutions
 from ragen_pl.training.callback import RolloutCallback
+from ragen_pl.training.datamodule import RolloutDataModule
+from ragen_pl.training.evaluation.sets import EvaluationConfig
 from ragen_pl.types import TrajectoryGroup
 from tests.support.doubles import TinyData, TinyModule, make_group, make_trainer
-from tests.support.toy_env import Stairs
+from tests.support.toy_env import PROMPTS, Stairs, make_learner
 
 
 def mixed(iteration: int) -> list[TrajectoryGroup]:
@@ -155,6 +157,22 @@ def test_only_a_warm_start_is_not_evaluated_twice_and_has_no_rates_of_rollouts(
     assert scores["final", "hard"] == scores["warm-started", "hard"]
 
 
+def test_scores_of_validations_are_kept_where_they_were_measured(tmp_path: Path) -> None:
+    data = RolloutDataModule(
+        env=Stairs(),
+        eval_sets={"default": Stairs()},
+        prompts=PROMPTS,
+        rollout=RolloutConfig(
+            num_groups=2, group_size=2, max_turns=3, max_actions_per_turn=1, max_response_tokens=4
+        ),
+        evaluation=EvaluationConfig(size=2),
+    )
+    trainer = make_trainer(tmp_path, 5, [Results((0.5,))], check_val_every_n_epoch=2)
+    trainer.fit(make_learner(), datamodule=data)
+    success = read(tmp_path)["history"]["val/default/success"]
+    assert [value is not None for value in success] == [False, True, False, True, False]
+
+
 def test_a_resumed_run_carries_its_entries_on(tmp_path: Path) -> None:
     def fit(epochs: int, ckpt: str | None) -> TinyData:
         data = TinyData(mixed, warm_iterations=1)
@@ -222,6 +240,21 @@ def test_a_run_that_is_made_longer_twice_keeps_the_scores_of_its_latest_end(
         fit(5, StopIn(4, OSError("no space")))
     assert final() == [3, 3]
     assert fit(5) == [5, 5]
+
+
+def test_a_run_that_ends_before_its_first_iteration_keeps_its_scores(tmp_path: Path) -> None:
+    class OutOfTime(Callback):
+        def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+            trainer.should_stop = True
+
+    def fit(*callbacks: Callback, **options: Any) -> list[dict[str, Any]]:
+        saver, results = ModelCheckpoint(tmp_path, save_last=True), Results((0.5,))
+        trainer = make_trainer(tmp_path, 9, [*callbacks, results, saver], enable_checkpointing=True)
+        trainer.fit(TinyModule(), datamodule=TinyData(mixed), **options)
+        return [e for e in read(tmp_path)["evaluations"] if e["policy"] == "final"]
+
+    assert len(before := fit(StopIn(3))) == 2
+    assert fit(OutOfTime(), ckpt_path=str(tmp_path / "last.ckpt")) == before
 
 
 def test_scores_stand_beside_what_they_owe_to_hindsight(

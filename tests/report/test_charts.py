@@ -10,7 +10,8 @@ import pytest
 
 from ragen_pl.report import charts
 from ragen_pl.report.charts.outcomes import _by_difficulty
-from ragen_pl.report.run_data import Curve, RunData, RunReader
+from ragen_pl.report.recorded_curves import Curve
+from ragen_pl.report.run_data import RunData, RunReader
 from tests.support.report_runs import write_run
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from ragen_pl.report.headline import alarm, duration, gains, quantity, unique_names
-from ragen_pl.report.run_data import Curve, RunData, RunReader
+from ragen_pl.report.recorded_curves import Curve
+from ragen_pl.report.run_data import RunData, RunReader
 from tests.support.report_runs import write_run
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from ragen_pl.report.run_data import Curve, RunData
+from ragen_pl.report.recorded_curves import Curve
+from ragen_pl.report.run_data import RunData
 from ragen_pl.runtime.visible_text import visible
 
 Trace = dict[str, Any]
