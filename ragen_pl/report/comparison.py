@@ -7,13 +7,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from ragen_pl.errors import ConfigError
 from ragen_pl.report.tables import format_table
 from ragen_pl.training.evaluation.results import EvalResult, PolicyResult
-from ragen_pl.training.evaluation.success_statistics import PairedDifference, paired_difference
+from ragen_pl.training.evaluation.success_statistics import (
+    PairedDifference,
+    mean_over_starts,
+    paired_difference,
+)
 from ragen_pl.training.run_folder import FINAL, RESULTS
 
 
@@ -115,8 +118,8 @@ def paired_by_start(first: EvalResult, second: EvalResult) -> PairedDifference:
 
 def _pairs(
     first: EvalResult, second: EvalResult, *, same_set: bool
-) -> tuple[list[float], list[float]]:
-    """Return both policies' success by initial state, of the states that both played; the errors
+) -> tuple[list[list[bool]], list[list[bool]]]:
+    """Return both policies' successes by initial state, of the states that both played; the errors
     are those of ``paired_by_start``.
 
     Args:
@@ -126,9 +129,9 @@ def _pairs(
             missing, as where the environment failed, are left out.
     """
     known = (first.repeated_seeds, second.repeated_seeds)
-    old, new = _success_by_start(first, known), _success_by_start(second, known)
+    old, new = _outcomes_by_start(first, known), _outcomes_by_start(second, known)
     if same_set and old.keys() & new.keys():
-        old = {seed: success for seed, success in old.items() if seed in new}
+        old = {seed: outcomes for seed, outcomes in old.items() if seed in new}
     elif old.keys() != new.keys():
         unpaired = sorted(old.keys() ^ new.keys())
         raise ValueError(
@@ -153,25 +156,26 @@ def difference_of(first: PolicyResult, second: PolicyResult) -> Difference:
         )
     old, new = _pairs(first.result, second.result, same_set=known)
     difference = paired_difference(old, new)
-    return Difference(first.eval_set, first.temperature, fmean(old), fmean(new), difference, known)
+    means = mean_over_starts(old), mean_over_starts(new)
+    return Difference(first.eval_set, first.temperature, *means, difference, known)
 
 
-def _success_by_start(
+def _outcomes_by_start(
     result: EvalResult, repeated: Sequence[Mapping[int, int]]
-) -> dict[int, float]:
-    """Average success per initial state, by the smallest seed that has it.
+) -> dict[int, list[bool]]:
+    """Return the success of each trajectory per initial state, by the smallest seed that has it.
 
     Args:
         result: One policy's result.
         repeated: ``repeated_seeds`` of all results that are compared: where the environment failed
             for one of them, its own lacks seeds.
     """
-    outcomes: defaultdict[int, list[float]] = defaultdict(list)
-    for seeds, success in ((result.solved_seeds, 1.0), (result.failed_seeds, 0.0)):
+    outcomes: defaultdict[int, list[bool]] = defaultdict(list)
+    for seeds, success in ((result.solved_seeds, True), (result.failed_seeds, False)):
         for seed in seeds:
             start = min(each.get(seed, seed) for each in repeated)
             outcomes[start].append(success)
-    return {seed: fmean(values) for seed, values in sorted(outcomes.items())}
+    return dict(sorted(outcomes.items()))
 
 
 _Key = tuple[str, float | None]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
+from collections.abc import Sequence
 from statistics import fmean
 
 import pytest
@@ -160,9 +162,17 @@ def test_bootstrap_interval_of_a_normal_mean() -> None:
     assert bootstrap_interval(values) == (low, high)
 
 
+def singles(successes: Sequence[float]) -> list[list[bool]]:
+    return [[bool(each)] for each in successes]
+
+
+def tries(share: float, count: int) -> list[bool]:
+    return [number < round(share * count) for number in range(count)]
+
+
 def test_paired_difference_of_single_tries() -> None:
-    first = [0.0] * 6 + [1.0] * 4
-    second = [1.0] * 3 + [0.0] * 3 + [1.0] * 3 + [0.0]
+    first = singles([0.0] * 6 + [1.0] * 4)
+    second = singles([1.0] * 3 + [0.0] * 3 + [1.0] * 3 + [0.0])
     found = paired_difference(first, second)
     assert found.mean == pytest.approx(0.2)
     assert found.count == 10
@@ -171,15 +181,52 @@ def test_paired_difference_of_single_tries() -> None:
 
 
 def test_paired_difference_of_several_tries_is_over_starts() -> None:
-    first, second = [0.25, 0.5, 0.75, 0.0] * 20, [0.5, 0.75, 1.0, 0.25] * 20
+    first = [tries(share, 4) for share in (0.25, 0.5, 0.75, 0.0)] * 20
+    second = [tries(share, 4) for share in (0.5, 0.75, 1.0, 0.25)] * 20
     found = paired_difference(first, second)
     assert (found.mean, found.low, found.high) == (0.25, 0.25, 0.25)
     assert found.p_value < 0.001
 
 
-@given(st.lists(st.booleans(), min_size=2, max_size=20))
-def test_a_policy_does_not_differ_from_itself(outcomes: list[bool]) -> None:
-    own = [float(each) for each in outcomes]
+def test_few_starts_stand_for_themselves() -> None:
+    """Both starts gain one success of sixteen: equal gains say nothing of how sure they are."""
+    first, second = [tries(5 / 16, 16), tries(6 / 16, 16)], [tries(6 / 16, 16), tries(7 / 16, 16)]
+    found = paired_difference(first, second)
+    assert found.mean == pytest.approx(1 / 16)
+    assert found.low < -0.1 < 0.25 < found.high
+    assert found.p_value > 0.5
+    sure = paired_difference([tries(0.0, 16)] * 2, [tries(1.0, 16)] * 2)
+    assert sure.low > 0.8
+    assert sure.high == 1.0
+    assert sure.p_value < 0.001
+
+
+def test_few_starts_with_equal_tries_have_the_table_of_fisher() -> None:
+    """On one start the permutations are those of Fisher's exact test."""
+    found = paired_difference([tries(1 / 8, 8)], [tries(6 / 8, 8)])
+    ways = [math.comb(7, k) * math.comb(9, 8 - k) for k in range(8)]
+    exact = sum(each for k, each in enumerate(ways) if abs(2 * k - 7) >= 5) / math.comb(16, 8)
+    assert found.p_value == pytest.approx(exact, abs=0.006)
+
+
+@pytest.mark.parametrize(("rates", "count"), [((0.2, 0.7), 16), ((0.5, 0.95), 8)])
+def test_intervals_of_few_starts_cover_the_truth(rates: tuple[float, ...], count: int) -> None:
+    rng, gain, covered, found, trials = random.Random(0), 0.05, 0, 0, 300
+
+    def play(rate: float) -> list[bool]:
+        return [rng.random() < rate for _ in range(count)]
+
+    for _ in range(trials):
+        first = [play(rate) for rate in rates]
+        truth = paired_difference(first, [play(rate + gain) for rate in rates])
+        covered += truth.low <= gain <= truth.high
+        found += paired_difference(first, [play(rate) for rate in rates]).p_value < 0.05
+    assert covered >= 0.93 * trials
+    assert found <= 0.075 * trials
+
+
+@given(st.lists(st.lists(st.booleans(), min_size=1, max_size=4), min_size=2, max_size=20))
+def test_a_policy_does_not_differ_from_itself(own: list[list[bool]]) -> None:
     found = paired_difference(own, own)
     assert found.low <= found.mean == 0.0 <= found.high
     assert found.p_value == 1.0
@@ -188,4 +235,4 @@ def test_a_policy_does_not_differ_from_itself(outcomes: list[bool]) -> None:
 @pytest.mark.parametrize("other", [[], [1.0, 0.0]])
 def test_unpaired_starts_are_refused(other: list[float]) -> None:
     with pytest.raises(ValueError, match="cannot be paired"):
-        paired_difference([1.0] if other else [], other)
+        paired_difference(singles([1.0] if other else []), singles(other))
