@@ -87,7 +87,9 @@ class EchoTrapDetector(RolloutCallback):
         self.stop = stop
         self.thresholds = thresholds
         self.assessment = GREEN
-        """The assessment of the latest rollout."""
+        """The assessment of the latest rollout; green after its policy was replaced."""
+        self.assessed = GREEN
+        """The assessment of the latest rollout as it was played."""
         self.red_in_a_row = 0
         self._collected: list[TrajectoryGroup] = []
         self._histories: dict[str, list[Indicators]] = {}
@@ -149,7 +151,7 @@ class EchoTrapDetector(RolloutCallback):
         if found is None:  # every environment raised: no evidence about the policy
             return
         self.record({"collapse/level": float(found.level)})
-        before, self.assessment = self.assessment, found
+        before, self.assessment, self.assessed = self.assessment, found, found
         if found.level is not Level.GREEN:
             name = found.level.name.lower()
             entry = {"iteration": self.iteration + 1, "level": name, "reason": found.reason}
@@ -252,6 +254,7 @@ class EchoTrapDetector(RolloutCallback):
         forewarns = state_dict.get("forewarns", False)
         self._raised = list(state_dict.get("raised", ()))
         self.assessment = Assessment(Level(state_dict["level"]), "", {}, forewarns)
+        self.assessed = self.assessment
 
 
 def _plain(history: Sequence[Indicators]) -> list[list[Any]]:

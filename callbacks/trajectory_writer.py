@@ -32,7 +32,7 @@ from ragen_pl.runtime.faults import FaultKind, record_fault
 from ragen_pl.training.access import completed_iterations, data_module, learner, policy_name
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.run_folder import TRAJECTORIES, file_name_of
-from ragen_pl.training.trainer import announce, find_callback
+from ragen_pl.training.trainer import announce, find_callback, is_discarded
 from ragen_pl.types import Evaluation, Selection, TrainingBatch, TrajectoryGroup
 
 _MEGABYTE = 1_000_000
@@ -97,6 +97,8 @@ class TrajectoryWriter(RolloutCallback):
         """Choose the groups to keep of an iteration that is due."""
         every = self.every_n_iterations
         self._pending = None
+        if is_discarded(trainer):
+            selection = _nothing_of(selection)
         if every and (self.iteration + 1) % every == 0:
             self._pending = _choose(groups, selection, self.groups, _alarm(trainer))
 
@@ -243,7 +245,7 @@ def _alarm(trainer: Trainer) -> IterationAlarm | None:
     detector = find_callback(trainer, EchoTrapDetector)
     if detector is None or not detector.positions:
         return None
-    found = detector.assessment
+    found = detector.assessed
     return IterationAlarm(found.level.name.lower(), found.signs)
 
 
@@ -328,6 +330,12 @@ def choose_groups(facts: Sequence[GroupFacts], count: int | None) -> dict[int, s
     for place in range(wanted):
         chosen[rest[place * len(rest) // wanted]] = "spread over the ranking"
     return chosen
+
+
+def _nothing_of(selection: Selection) -> Selection:
+    """Return the selection of a rollout that is not learned from, whatever callbacks decided."""
+    weights = tuple((0.0,) * len(each) for each in selection.weights)
+    return Selection(weights, ("discarded: the run stops, or goes back",) * len(weights))
 
 
 def _choose(

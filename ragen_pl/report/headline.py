@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 from ragen_pl.report.charts import LEVELS, validated_sets
-from ragen_pl.report.run_data import RunData
+from ragen_pl.report.run_data import RunData, Totals
 from ragen_pl.training.evaluation.results import PolicyResult
 from ragen_pl.training.run_folder import FINAL, UNTRAINED
 
@@ -70,28 +70,58 @@ def gains(run: RunData) -> list[Gain]:
 
 
 def _gain(run: RunData, eval_set: str) -> Gain:
-    temperature = headline_temperature(run)
+    temperature, final = _newest(run, eval_set)
     here = [
         e
         for e in run.evaluations
-        if e.eval_set == eval_set and e.temperature in (temperature, None)
+        if e.eval_set == eval_set and e.temperature in (temperature, None) and e.policy != FINAL
     ]
     by_policy = {entry.policy: _score(entry) for entry in here}
     before = next((by_policy[name] for name in _BEFORE if name in by_policy), None)
-    after = by_policy.get(FINAL) or _latest_validation(run, eval_set)
-    levels = list(by_policy.values())
-    if after is not None and after not in levels:
-        levels.append(after)
-    return Gain(eval_set, before, after, tuple(levels))
+    after = _latest_validation(run, eval_set) if final is None else _score(final, run.totals)
+    levels = (*by_policy.values(), *([] if after is None else [after]))
+    return Gain(eval_set, before, after, levels)
 
 
-def headline_temperature(run: RunData) -> float | None:
+def _first_temperature(run: RunData) -> float | None:
     """Return the temperature of the scores that count: the first at which a policy was scored."""
     return next((e.temperature for e in run.evaluations if e.temperature is not None), None)
 
 
-def _score(entry: PolicyResult) -> ScoreInterval:
-    return ScoreInterval(entry.result.success, entry.result.low, entry.result.high, entry.policy)
+def _newest(run: RunData, eval_set: str) -> tuple[float | None, PolicyResult | None]:
+    """Return the temperature of the newest scores on an evaluation set, and the final policy's
+    result at it; None if a validation is newer, as in a run that goes on."""
+    temperature = _first_temperature(run)
+    final = next(
+        (
+            e
+            for e in run.evaluations
+            if (e.policy, e.eval_set, e.temperature) == (FINAL, eval_set, temperature)
+        ),
+        None,
+    )
+    validated = run.curves.get(f"val/{eval_set}/success")
+    if validated is None:
+        return temperature, final
+    scored = -1 if final is None else final.iterations
+    is_newer = scored is not None and scored < validated.iterations[-1]
+    return (_validation_temperature(run), None) if is_newer else (temperature, final)
+
+
+def _validation_temperature(run: RunData) -> float | None:
+    """Return the temperature of the run's validations; None if its configuration is missing."""
+    data = run.config.get("data")
+    evaluation = data.get("evaluation") if isinstance(data, Mapping) else None
+    given = evaluation.get("temperature") if isinstance(evaluation, Mapping) else None
+    return float(given) if isinstance(given, int | float) else None
+
+
+def _score(entry: PolicyResult, totals: Totals | None = None) -> ScoreInterval:
+    """Return a policy's score; named with its iteration where the run has gone on since."""
+    name, result = entry.policy, entry.result
+    if totals is not None and entry.iterations not in (None, totals.iterations):
+        name = f"{name}, iteration {entry.iterations}"
+    return ScoreInterval(result.success, result.low, result.high, name)
 
 
 def _latest_validation(run: RunData, eval_set: str) -> ScoreInterval | None:
@@ -108,16 +138,17 @@ def thoughts(run: RunData) -> tuple[float | None, float | None]:
     sets = validated_sets(run) or [e.eval_set for e in run.evaluations]
     if not sets:
         return None, None
-    temperature = headline_temperature(run)
+    temperature, final = _newest(run, sets[0])
     known = {
         e.policy: e.result.thought_accuracy
         for e in run.evaluations
         if e.eval_set == sets[0] and e.temperature == temperature
     }
     before = next((known[name] for name in _BEFORE if name in known), None)
-    after = known.get(FINAL)
+    if final is not None:
+        return before, final.result.thought_accuracy
     curve = run.curves.get(f"val/{sets[0]}/thought_accuracy")
-    return before, curve.last if after is None and curve is not None else after
+    return before, None if curve is None else curve.last
 
 
 def alarm(run: RunData) -> RunAlarm | None:

@@ -21,7 +21,8 @@ class Cell:
     low: float
     high: float
     difference: PairedDifference | None
-    """To the first run, in success; None for the first run itself and where starts differ."""
+    """To the first run, in success; None for the first run itself, where it has no such score, and
+    where starts differ."""
     remark: str
     """Why there is no difference; empty otherwise."""
 
@@ -51,8 +52,7 @@ POLICIES = (FINAL, "warm-started")
 
 
 def compare_scores(runs: Sequence[RunData]) -> list[Row]:
-    """Compare the success of final and warm-started policies, each with the first run that was
-    evaluated."""
+    """Compare the success of final and warm-started policies, each with the first run."""
     scores = [{(e.policy, e.eval_set, e.temperature): e for e in run.evaluations} for run in runs]
     keys = dict.fromkeys(key for each in scores for key in each if key[0] in POLICIES)
     return [
@@ -62,16 +62,14 @@ def compare_scores(runs: Sequence[RunData]) -> list[Row]:
 
 
 def _cells(entries: Sequence[PolicyResult | None]) -> tuple[Cell | None, ...]:
-    first = next((entry for entry in entries if entry is not None), None)
-    return tuple(
-        None if entry is None or first is None else _cell(entry, first) for entry in entries
-    )
+    first, *_ = entries
+    return tuple(None if entry is None else _cell(entry, first) for entry in entries)
 
 
-def _cell(entry: PolicyResult, first: PolicyResult) -> Cell:
+def _cell(entry: PolicyResult, first: PolicyResult | None) -> Cell:
     result = entry.result
     difference, remark = None, ""
-    if entry is not first:
+    if first is not None and entry is not first:
         try:
             difference = difference_of(first, entry).paired
         except ValueError:

@@ -96,6 +96,20 @@ def test_the_collapsed_collection_is_not_learned_from(tmp_path: Path) -> None:
     assert module.global_step == EPOCHS - 1
 
 
+def test_the_collapsed_collection_keeps_its_alarm(tmp_path: Path) -> None:
+    """Whoever records it is told what it was, though the policy of now is healthy again."""
+    seen: dict[int, tuple[Level, Level]] = {}
+
+    class Watch(RolloutCallback):
+        def on_rollout_end(self, trainer: Any, *args: Any) -> None:
+            detector = trainer.callbacks[1]
+            seen[self.iteration + 1] = (detector.assessed.level, detector.level)
+
+    rollback = make_rollback()
+    fit(tmp_path, rollback, Watch())
+    assert seen[rollback.events[0]["iteration"]] == (Level.RED, Level.GREEN)
+
+
 def test_rollbacks_are_bounded_and_the_filter_tightens(tmp_path: Path) -> None:
     """What no rate cures is stopped in the end."""
     kept: list[float] = []

@@ -156,6 +156,9 @@ def test_a_rollout_that_is_discarded_is_kept_without_advantages(tmp_path: Path) 
         tokens = [t["tokens"] for r in read_records(folder / name) for t in r["turns"]]
         assert tokens
         assert all((each["advantages"] is not None) == known for each in tokens)
+        selected = [record["selection"] for record in read_records(folder / name)]
+        assert any(each["weight"] for each in selected) == known
+        assert all(each["reason"].startswith("discarded") != known for each in selected)
 
 
 def test_a_disk_that_is_full_is_told_once_and_the_run_goes_on(
@@ -275,6 +278,7 @@ def played(folder: Path, rank: int = 0) -> Any:
         callbacks=[],
         default_root_dir=str(folder),
         is_global_zero=rank == 0,
+        should_stop=False,
         state=SimpleNamespace(fn=TrainerFn.FITTING),
     )
 
@@ -341,12 +345,12 @@ def test_ranks_write_together_what_one_writes_alone(
 def test_the_alarm_of_the_rollout_is_recorded(tmp_path: Path) -> None:
     detector = EchoTrapDetector()
     detector._histories = {"": [cast(Any, None)]}
-    detector.assessment = Assessment(Level.AMBER, "a and b", {}, signs=("a", "b"))
+    detector.assessed = Assessment(Level.AMBER, "a and b", {}, signs=("a", "b"))
     trainer, writer = played(tmp_path), TrajectoryWriter(1)
     trainer.callbacks = [detector]
     group = make_group([1.0, 2.0])
     writer.on_selection(trainer, NO_TRAINER, [group], Selection(((1.0, 1.0),)))
-    detector.assessment = Assessment(Level.GREEN, "", {})
+    detector.assessed = Assessment(Level.GREEN, "", {})
     writer._write_rollout(trainer, cast(Any, writer._pending), {})
     (record, _) = read_records(tmp_path / "trajectories" / "rollout-00001.jsonl")
     assert record["alarm"] == {"level": "amber", "signs": ["a", "b"]}

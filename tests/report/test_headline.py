@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ragen_pl.report.headline import alarm, duration, gains, quantity, unique_names
+from ragen_pl.report.headline import alarm, duration, gains, quantity, thoughts, unique_names
 from ragen_pl.report.recorded_curves import Curve
 from ragen_pl.report.run_data import RunData, RunReader
-from tests.support.report_runs import write_run
+from tests.support.report_runs import evaluation, write_run
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +31,39 @@ def test_a_running_run_has_its_latest_validation(run: RunData) -> None:
     assert gain.after is not None
     assert gain.after.name == "iteration 40"
     assert gain.after.value == pytest.approx(40 / 60)
+
+
+def test_before_and_after_are_of_one_temperature(run: RunData) -> None:
+    """Validations are at another one than the first scores: the policy before was scored there,
+    too, or is left out."""
+    config = {"data": {"evaluation": {"temperature": 1.0}}}
+    running = replace(run, evaluations=run.evaluations[:2], config=config)
+    (gain,) = gains(running)
+    assert gain.before is None
+    assert [score.name for score in gain.levels] == ["random", "iteration 40"]
+    warm = evaluation("warm-started", [1, 2], [3, 4], 1.0)
+    (gain,) = gains(replace(running, evaluations=(*running.evaluations, warm)))
+    assert gain.before is not None
+    assert gain.before.value == 0.5
+
+
+def test_a_run_that_goes_on_has_the_newest_score(run: RunData) -> None:
+    final = run.evaluations[-1]
+    older = replace(final, iterations=24)
+    (gain,) = gains(replace(run, evaluations=(*run.evaluations[:-1], older)))
+    assert gain.after is not None
+    assert gain.after.name == "iteration 40"  # the latest validation
+    curves = {name: curve for name, curve in run.curves.items() if not name.startswith("val/")}
+    (gain,) = gains(replace(run, evaluations=(*run.evaluations[:-1], older), curves=curves))
+    assert gain.after is not None
+    assert (gain.after.name, gain.after.value) == ("final, iteration 24", 0.75)
+
+
+def test_thoughts_are_of_the_policies_of_the_headline(run: RunData) -> None:
+    accuracy = Curve((10, 40), (0.5, 0.6))
+    curves = {**run.curves, "val/default/thought_accuracy": accuracy}
+    assert thoughts(replace(run, curves=curves)) == (0.25, 0.25)
+    assert thoughts(replace(run, curves=curves, evaluations=run.evaluations[:2])) == (0.25, 0.6)
 
 
 def test_stretches_of_the_alarm_have_their_reasons(run: RunData) -> None:

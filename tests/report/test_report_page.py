@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,16 @@ def test_a_page_of_nothing_but_a_configuration(tmp_path: Path) -> None:
     found = Page(build_report([RunReader(run).read()]))
     for words in ("No results", "No metrics", "No trajectories to show", "seed_everything"):
         assert words in found.words
+
+
+def test_starts_are_counted_once_however_often_they_are_played(folder: Path) -> None:
+    run = RunReader(folder).read()
+    *_, final = run.evaluations
+    repeated = replace(final.result, repeated_seeds={2: 1, 3: 1})
+    page = Page(build_report([replace(run, evaluations=(replace(final, result=repeated),))]))
+    assert "2 in 4 tries" in " ".join(page.words.split())
+    assert final.result.num_starts == 4
+    assert "in 4 tries" not in " ".join(Page(build_report([run])).words.split())
 
 
 def test_settings_are_compared_with_their_defaults(folder: Path) -> None:

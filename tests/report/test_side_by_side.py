@@ -41,6 +41,15 @@ def test_other_starts_are_not_paired(run: RunData) -> None:
     assert row.cells[2] is None
 
 
+def test_differences_are_to_the_first_run_alone(run: RunData) -> None:
+    scored = replace(run, evaluations=(evaluation("final", [1], [2]),))
+    (row,) = compare_scores([replace(run, evaluations=()), scored, scored])
+    assert row.cells[0] is None
+    for cell in row.cells[1:]:
+        assert cell is not None
+        assert (cell.difference, cell.verdict) == (None, "")
+
+
 def test_settings_that_differ(run: RunData) -> None:
     other = replace(
         run, config={**run.config, "run_dir": "y", "seed_everything": 1, "extra": {"k": 2}}

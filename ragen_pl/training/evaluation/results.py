@@ -75,6 +75,12 @@ class EvalResult:
     """Mean, over solved trajectories, of the actions used over the fewest possible; None where the
     environment does not know these, or nothing was solved."""
 
+    @property
+    def num_starts(self) -> int:
+        """Number of distinct initial states."""
+        seeds = (*self.solved_seeds, *self.failed_seeds)
+        return len({self.repeated_seeds.get(seed, seed) for seed in seeds})
+
 
 @dataclass(frozen=True, slots=True)
 class PolicyResult:
