@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from ragen_pl.envs.base import TextEnv
+from ragen_pl.report.run_data import section
 
 MAX_PICTURE = 200_000
 """Characters of a picture beyond which the text of the observation is shown instead."""
@@ -41,10 +42,10 @@ class Boards:
             eval_set: The evaluation set; None for rollouts.
             name: The environment's name, which decides in a mixture.
         """
-        data = config.get("data") or {}
-        if node := (data.get("eval_sets") or {}).get(eval_set) or data.get("env"):
+        data, sets = section(config, "data"), section(config, "data", "eval_sets")
+        if node := (eval_set and sets.get(eval_set)) or data.get("env"):
             return self._built(node)
-        mixed = (self._built(node) for node in (data.get("envs") or {}).values())
+        mixed = (self._built(node) for node in section(config, "data", "envs").values())
         return next((env for env in mixed if env is not None and env.name == name), None)
 
     def _built(self, node: Any) -> TextEnv | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -105,15 +105,7 @@ def _newest(run: RunData, eval_set: str) -> tuple[float | None, PolicyResult | N
         return temperature, final
     scored = -1 if final is None else final.iterations
     is_newer = scored is not None and scored < validated.iterations[-1]
-    return (_validation_temperature(run), None) if is_newer else (temperature, final)
-
-
-def _validation_temperature(run: RunData) -> float | None:
-    """Return the temperature of the run's validations; None if its configuration is missing."""
-    data = run.config.get("data")
-    evaluation = data.get("evaluation") if isinstance(data, Mapping) else None
-    given = evaluation.get("temperature") if isinstance(evaluation, Mapping) else None
-    return float(given) if isinstance(given, int | float) else None
+    return (run.validation_temperature, None) if is_newer else (temperature, final)
 
 
 def _score(entry: PolicyResult, totals: Totals | None = None) -> ScoreInterval:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 ROLLOUT, EVALUATION, PREDICT = "rollout", "evaluation", "predict"
 """Sources of a record."""
@@ -144,7 +144,7 @@ def index_file(path: Path) -> FileIndex:
         for line in file:
             if line.strip():
                 try:
-                    entries.append(_entry(json.loads(line), path, offset, len(line)))
+                    entries.append(_entry(_read(line), path, offset, len(line)))
                 except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
                     num_unreadable += 1
             offset += len(line)
@@ -163,11 +163,20 @@ def read_trajectories(entries: Sequence[Entry]) -> Iterator[RecordedTrajectory]:
                 for entry in wanted:
                     file.seek(entry.offset)
                     try:
-                        yield trajectory(json.loads(file.readline()), entry)
+                        yield trajectory(_read(file.readline()), entry)
                     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
                         continue
         except OSError:
             continue
+
+
+def _read(line: bytes) -> Any:
+    """Read a line of JSON, which has neither NaN nor infinity."""
+    return json.loads(line, parse_constant=_refuse)
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")
 
 
 def _entry(data: Mapping[str, Any], path: Path, offset: int, size: int) -> Entry:

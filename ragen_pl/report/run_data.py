@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,6 +72,20 @@ class RunData:
     """A sentence for each part that is missing or damaged."""
     learned_by: str = ""
     """What the scores owe to hindsight imitation; empty without it, or if it was not recorded."""
+
+    @property
+    def validation_temperature(self) -> float | None:
+        """The temperature of validations; None if the configuration is missing."""
+        value = section(self.config, "data", "evaluation").get("temperature")
+        return float(value) if isinstance(value, int | float) else None
+
+
+def section(config: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
+    """Return a part of a configuration by the keys that lead to it; empty where there is none."""
+    for name in names:
+        below = config.get(name)
+        config = below if isinstance(below, Mapping) else {}
+    return config
 
 
 class RunReader:
@@ -179,22 +194,30 @@ def write_defaults(run: Path, defaults: Mapping[str, Any]) -> None:
 def _totals(results: Mapping[str, Any]) -> Totals | None:
     try:
         return Totals(
-            seconds=float(results["seconds"]),
+            seconds=_finite(results["seconds"]),
             iterations=int(results["iterations"]),
             trajectories=int(results["trajectories"]),
             sampled_tokens=int(results["sampled_tokens"]),
-            trajectories_per_second=float(results["trajectories_per_second"]),
-            tokens_per_second=float(results["tokens_per_second"]),
+            trajectories_per_second=_finite(results["trajectories_per_second"]),
+            tokens_per_second=_finite(results["tokens_per_second"]),
             warm_start_iterations=int(results.get("warm_start_iterations") or 0),
             demonstrations=int(results.get("demonstrations") or 0),
         )
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return None
+
+
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{value} is not finite")
+    return number
 
 
 def _evaluations(results: Mapping[str, Any], notes: list[str]) -> tuple[PolicyResult, ...]:
     found, num_unreadable = [], 0
-    for entry in results.get("evaluations") or ():
+    entries = results.get("evaluations")
+    for entry in entries if isinstance(entries, list) else ():
         try:
             found.append(PolicyResult.from_dict(entry))
         except (KeyError, TypeError, ValueError, AttributeError):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ragen_pl.report.page import build_report
 from ragen_pl.report.run_data import RunReader
 from tests.support.report_runs import record, write_records, write_run
 
@@ -70,6 +71,30 @@ def test_a_damaged_file_is_said(run: Path, name: str, text: str) -> None:
     data = RunReader(run).read()
     assert any(name in note for note in data.notes)
     assert data.curves
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("config.yaml", "data: 3"),
+        ("config.yaml", "data: {evaluation: 5, eval_sets: abc, envs: [1]}"),
+        ("results.json", '{"evaluations": 3, "seconds": 1}'),
+        ("results.json", '{"seconds": NaN, "iterations": 3, "trajectories": Infinity}'),
+        ("results.json", '{"history": {"iteration": [null, 2], "rollout/success": [1, "x"]}}'),
+    ],
+)
+def test_values_of_other_kinds_are_left_out(run: Path, name: str, text: str) -> None:
+    (run / name).write_text(text)
+    assert "Success" in build_report([RunReader(run).read()])
+
+
+@pytest.mark.parametrize("key", ["iteration", "seed", "temperature", "weight"])
+def test_lines_with_numbers_that_are_none_are_left_out(run: Path, key: str) -> None:
+    line = record(seed=5) | {key: float("inf")}
+    write_records(run, "rollout-00020.jsonl", [line])
+    data = RunReader(run).read()
+    assert any(note.startswith("1 line of trajectories/rollout-00020") for note in data.notes)
+    build_report([data])
 
 
 def test_evaluations_of_another_version_are_left_out(run: Path) -> None:

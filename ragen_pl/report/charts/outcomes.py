@@ -16,7 +16,7 @@ from ragen_pl.report.charts.chart import (
     marked_warm_start,
     rounded,
 )
-from ragen_pl.report.run_data import RunData
+from ragen_pl.report.run_data import RunData, section
 
 
 def outcome_charts(run: RunData) -> list[Chart]:
@@ -61,7 +61,7 @@ def outcome_charts(run: RunData) -> list[Chart]:
 
 def validated_sets(run: RunData) -> list[str]:
     """List the evaluation sets with validation curves: those of the configuration first."""
-    known = [str(name) for name in (run.config.get("data") or {}).get("eval_sets") or {}]
+    known = [str(name) for name in section(run.config, "data", "eval_sets")]
     logged = [
         name.removeprefix("val/").removesuffix("/success")
         for name in run.curves
@@ -88,7 +88,7 @@ def validated(run: RunData, metric: str) -> list[Trace]:
         }
         for entry in run.evaluations:
             if entry.eval_set == eval_set and entry.iterations is not None:
-                temperature = _eval_temperature(run)
+                temperature = run.validation_temperature
                 if entry.temperature == temperature and entry.iterations not in points:
                     value = _scores(entry.result).get(metric)
                     if value is not None:
@@ -124,11 +124,6 @@ def _scores(result: Any) -> dict[str, float | None]:
         "thought_accuracy": result.thought_accuracy,
         "valid_format": result.valid_format,
     }
-
-
-def _eval_temperature(run: RunData) -> float | None:
-    value = ((run.config.get("data") or {}).get("evaluation") or {}).get("temperature")
-    return float(value) if isinstance(value, int | float) else None
 
 
 def _rolled(run: RunData, metric: str) -> list[Trace]:
