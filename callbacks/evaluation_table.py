@@ -142,13 +142,14 @@ class EvaluationTable(Callback):
 
 
 def _earlier_policies(run_dir: Path, results: Sequence[PolicyResult]) -> list[PolicyResult]:
-    """Return the run's own scores before training, on the same evaluation sets."""
+    """Return the run's own scores before training, on the same evaluation sets, of policies that
+    were not scored now."""
     content = read_results(run_dir)
     played = {(each.eval_set, each.fingerprint) for each in results}
-    baselines = {baseline.name for baseline in BASELINES}
+    others = {FINAL, *(each.name for each in BASELINES), *(each.policy for each in results)}
     entries = [] if content is None else map(PolicyResult.from_dict, content["evaluations"])
     return [
         each
         for each in entries
-        if each.policy not in (*baselines, FINAL) and (each.eval_set, each.fingerprint) in played
+        if each.policy not in others and (each.eval_set, each.fingerprint) in played
     ]

@@ -133,22 +133,28 @@ def _device(accelerator: str) -> torch.device:
 # --- by one path ----------------------------------------------------------------------------------
 
 
-def find_policy(place: Path, which: str = LAST) -> LoadedPolicy:
+def find_policy(place: Path, which: str | None = None) -> LoadedPolicy:
     """Load the policy at a path: a run folder, a checkpoint, a Hugging Face or adapter folder.
 
     Args:
         place: The path.
-        which: ``last`` or ``best``, for a run folder.
+        which: ``last`` or ``best``, for a run folder; None for ``last``.
 
     Raises:
-        ConfigError: when there is no policy.
+        ConfigError: when there is no policy, or it is asked which where there is one.
     """
+    is_run = (place / POLICY).is_dir() and not (place / _MODEL_CONFIG).is_file()
+    if which is not None and place.exists() and not is_run:
+        raise ConfigError(
+            f"--policy is {which}, but {place} is no folder of a run, and has one policy: leave it "
+            "out"
+        )
     if (place / _ADAPTER_CONFIG).is_file():
         return _policy_of_adapter(place)
     if (place / _MODEL_CONFIG).is_file():
         return _policy_of_folder(place)
     if (place / POLICY).is_dir():
-        return _policy_of_run(place, which)
+        return _policy_of_run(place, which or LAST)
     if place.suffix == ".ckpt" and place.exists():
         return _policy_of_file(place)
     what = "holds no policy" if place.exists() else "does not exist"

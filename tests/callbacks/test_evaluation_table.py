@@ -47,6 +47,11 @@ def test_an_evaluation_does_not_log_into_the_training(
     assert steps == [1]  # iteration, of three updates
     assert "step" not in logged.Tags()["scalars"]
     check_that_of_another_run(tmp_path, run_dir)
+    assert main([*evaluate, "null"]) == 0
+    content = json.loads((run_dir / "evaluations/untrained.json").read_text())
+    found = [(entry["policy"], entry["temperature"]) for entry in content["evaluations"]]
+    baselines = [("random", None), ("expert", None)]
+    assert found == [("untrained", 0.5), ("untrained", 0.0), *baselines]
 
 
 def check_results(run_dir: Path) -> None:

@@ -43,7 +43,7 @@ _DEFAULT_CONTEXT, _FIRST_SEED = 4096, 0
 def _parser() -> CommandParser:
     parser = CommandParser("chat", _DESCRIPTION + _help())
     parser.add_argument("place", metavar="RUN", type=Path, help="run, checkpoint or folder")
-    parser.add_argument("--policy", choices=(LAST, BEST), default=LAST, help="of a run")
+    parser.add_argument("--policy", choices=(LAST, BEST), help="of a run; last by default")
     parser.add_argument("--system", help="system message (default: the run's, or none)")
     parser.add_argument("--opening", help="text that begins each response in the policy's place")
     parser.add_argument("--temperature", type=float, default=1.0, help="(default: 1)")

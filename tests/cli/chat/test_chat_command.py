@@ -14,6 +14,7 @@ from ragen_pl.cli.chat.conversation import ContextFullError, Conversation, Token
 from ragen_pl.cli.config.files import shown_command
 from ragen_pl.cli.entry_point import main
 from ragen_pl.cli.loaded_policy import find_policy
+from ragen_pl.errors import ConfigError
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.message_markers import encode_segments
 from ragen_pl.types import EpisodeId, Request, Sampling
@@ -122,6 +123,11 @@ def test_a_runs_policy_has_the_runs_template_options(tmp_path: Path) -> None:
     )
     asked = find_policy(run_dir).language.markers
     assert len(asked.later("x")) > len(own.later("x")), "an empty thought is written for it"
+
+
+def test_which_policy_is_asked_of_a_run_alone(folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--policy is best, but .* is no folder of a run"):
+        find_policy(folder, "best")
 
 
 def test_a_damaged_policy_of_a_run_is_told_with_the_sound_one(talk, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
