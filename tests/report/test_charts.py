@@ -48,6 +48,14 @@ def test_baselines_are_level(run: RunData) -> None:
     assert (random["name"], random["y"]) == ("random, default", [0.0, 0.0])
 
 
+def test_equal_baselines_are_one_line(run: RunData) -> None:
+    """As in the bandit, where their names would be written over each other."""
+    expert = replace(run.evaluations[0], policy="expert")
+    both = replace(run, evaluations=(*run.evaluations, expert))
+    (line,) = [t for t in traces(both, "success") if t["meta"]["kind"] == "dash"]  # type: ignore[index]
+    assert line["name"] == "random and expert, default"
+
+
 def test_the_phases_of_an_iteration_add_up_to_it(run: RunData) -> None:
     known = replace(run, seconds_of_iterations={10: 5.0})
     phases = charts.phase_seconds(known)

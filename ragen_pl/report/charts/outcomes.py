@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -139,20 +140,23 @@ def _chosen_starts(run: RunData) -> str:
 
 
 def _baselines(run: RunData) -> list[Trace]:
-    """Draw the baselines of the first evaluation set as level lines."""
+    """Draw the baselines of the first evaluation set as level lines, equal ones as one."""
     sets = validated_sets(run)
     end = last_iteration(run)
+    levels = defaultdict[float, list[str]](list)
+    for entry in run.evaluations:
+        if entry.temperature is None and sets and entry.eval_set == sets[0]:
+            levels[rounded(entry.result.success)].append(entry.policy)
     return [
         {
-            "name": label(f"{entry.policy}, {entry.eval_set}"),
+            "name": label(f"{' and '.join(policies)}, {sets[0]}"),
             "x": [0, end],
-            "y": [rounded(entry.result.success)] * 2,
+            "y": [success] * 2,
             "mode": "lines",
             "hoverinfo": "name+y",
             "meta": {"tone": "muted", "kind": "dash"},
         }
-        for entry in run.evaluations
-        if entry.temperature is None and sets and entry.eval_set == sets[0]
+        for success, policies in levels.items()
     ]
 
 
