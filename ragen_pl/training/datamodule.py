@@ -37,7 +37,7 @@ from ragen_pl.training.rl_iteration import RLIteration
 from ragen_pl.training.run_warnings.few_turns import few_turns_warning
 from ragen_pl.training.run_warnings.lost_rollouts import LostRollouts
 from ragen_pl.training.run_warnings.short_runs import critic_alone, cut_warm_start
-from ragen_pl.training.teaching import Teaching, taught_envs, warm_starts
+from ragen_pl.training.teaching import Teaching, check_teacher, taught_envs, warm_starts
 from ragen_pl.training.trainer import all_callbacks, is_done, rollout_callbacks
 from ragen_pl.types import Demonstration, HindsightBatch, Phase, TrainingBatch
 
@@ -245,11 +245,12 @@ class RolloutDataModule(pl.LightningDataModule):
         return self.trainer
 
     def check_learner(self, learner: Learner) -> None:
-        """Check that a learner can learn from this data.
+        """Check that a learner can learn from this data, and a teacher teach.
 
         Raises:
             ValueError: for the first setting that another one contradicts.
         """
+        check_teacher(self.warm_start, self.envs, think=self.prompts.think)
         names = [name for name in self.envs if name]
         alone = self.hindsight is not None and self.hindsight.alone
         learner.check_rollouts(names, self.prompts, self.rollout, without_rl=alone)

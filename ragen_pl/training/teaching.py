@@ -31,27 +31,36 @@ from ragen_pl.types import Demonstration, DemonstrationSet
 
 
 def taught_envs(warm_start: WarmStart, envs: Mapping[str, TextEnv], *, think: bool) -> list[str]:
-    """Return the names of the environments that the teacher can teach, at least one; none without a
-    warm start.
+    """Return the names of the environments that the teacher can teach; none without a warm
+    start."""
+    refused = _refusals(warm_start, envs, think=think)
+    return [name for name in envs if name not in refused] if warm_start.iterations else []
+
+
+def check_teacher(warm_start: WarmStart, envs: Mapping[str, TextEnv], *, think: bool) -> None:
+    """Check that the teacher of a warm start can teach anything. Who does not train needs none.
 
     Raises:
-        ValueError: if there is none; the message has the teacher's reasons.
+        ValueError: if there is no environment that it can teach; the message has its reasons.
     """
-    taught, reasons = [], []
-    for name, env in envs.items() if warm_start.iterations else ():
+    refused = _refusals(warm_start, envs, think=think)
+    if warm_start.iterations and refused.keys() == envs.keys():
+        raise ValueError(
+            f"data.warm_start.iterations is {warm_start.iterations}, but "
+            + "; ".join(dict.fromkeys(refused.values()))
+            + ", or set it to 0"
+        )
+
+
+def _refusals(warm_start: WarmStart, envs: Mapping[str, TextEnv], *, think: bool) -> dict[str, str]:
+    """Return why the teacher cannot teach environments, by name."""
+    refused = {}
+    for name, env in envs.items():
         try:
             warm_start.chosen_teacher.check(env, think=think)
         except ValueError as error:
-            reasons.append(str(error))
-        else:
-            taught.append(name)
-    if reasons and not taught:
-        raise ValueError(
-            f"data.warm_start.iterations is {warm_start.iterations}, but "
-            + "; ".join(dict.fromkeys(reasons))
-            + ", or set it to 0"
-        )
-    return taught
+            refused[name] = str(error)
+    return refused
 
 
 def warm_starts(

@@ -211,10 +211,6 @@ def test_a_single_environment_has_no_traces_of_mixtures() -> None:
             r"data\.warm_start\.difficulties has 'lit'; .* such as named/lit",
         ),
         (
-            {"envs": {"a": Mute(), "b": Mute()}, "mixture": MixtureConfig()},
-            r"but Mute has no expert_turn",
-        ),
-        (
             {"mixture": MixtureConfig(curricula={"mute": TargetSuccess()})},
             r"curriculum TargetSuccess chooses by difficulty, but Mute names no difficulty",
         ),
@@ -223,3 +219,9 @@ def test_a_single_environment_has_no_traces_of_mixtures() -> None:
 def test_what_cannot_be_is_refused(changes: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         make_data(**changes)
+
+
+def test_a_mixture_that_nobody_can_teach_is_refused() -> None:
+    data = make_data(envs={"a": Mute(), "b": Mute()}, mixture=MixtureConfig())
+    with pytest.raises(ValueError, match="but Mute has no expert_turn"):
+        data.check_learner(make_learner())

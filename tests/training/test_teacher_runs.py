@@ -173,10 +173,13 @@ def test_an_environment_without_an_expert_can_be_taught_by_others() -> None:
     class Mute(Stairs):
         expert_turn = TextEnv.expert_turn
 
+    data = make_data(Solver(), env=Mute())
+    data.setup("validate")  # who plays, pins or scores a policy has no use for a teacher
     with pytest.raises(ValueError, match=r"iterations is 2, but Mute has no expert_turn"):
-        make_data(Solver(), env=Mute())
-    make_data(WorldModel(), env=Mute())
-    make_data(Offline(("play.jsonl",)), env=Mute())
+        data.check_learner(learner_of(data))
+    for teacher in (WorldModel(), Offline(("play.jsonl",))):
+        taught = make_data(teacher, env=Mute())
+        taught.check_learner(learner_of(taught))
 
 
 def test_a_mixture_is_taught_where_it_can_be() -> None:
