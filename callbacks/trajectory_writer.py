@@ -97,9 +97,9 @@ class TrajectoryWriter(RolloutCallback):
         """Choose the groups to keep of an iteration that is due."""
         every = self.every_n_iterations
         self._pending = None
-        if is_discarded(trainer):
-            selection = _nothing_of(selection)
         if every and (self.iteration + 1) % every == 0:
+            if is_discarded(trainer):
+                selection = _nothing_of(selection)
             self._pending = _choose(groups, selection, self.groups, _alarm(trainer))
 
     def on_training_batch(

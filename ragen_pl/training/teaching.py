@@ -44,7 +44,7 @@ def check_teacher(warm_start: WarmStart, envs: Mapping[str, TextEnv], *, think: 
         ValueError: if there is no environment that it can teach; the message has its reasons.
     """
     refused = _refusals(warm_start, envs, think=think)
-    if warm_start.iterations and refused.keys() == envs.keys():
+    if refused and refused.keys() == envs.keys():
         raise ValueError(
             f"data.warm_start.iterations is {warm_start.iterations}, but "
             + "; ".join(dict.fromkeys(refused.values()))
@@ -53,9 +53,9 @@ def check_teacher(warm_start: WarmStart, envs: Mapping[str, TextEnv], *, think: 
 
 
 def _refusals(warm_start: WarmStart, envs: Mapping[str, TextEnv], *, think: bool) -> dict[str, str]:
-    """Return why the teacher cannot teach environments, by name."""
+    """Return why the teacher cannot teach environments, by name; empty without a warm start."""
     refused = {}
-    for name, env in envs.items():
+    for name, env in envs.items() if warm_start.iterations else ():
         try:
             warm_start.chosen_teacher.check(env, think=think)
         except ValueError as error:

@@ -61,7 +61,7 @@ class Solver(Teacher):
         noise = "imitated too" if self.imitate_random else "without loss"
         told = f"{self.random_turns:.0%} of turns move at random, {noise}"
         lessons = play_lessons(task, play)
-        played, cut_off = ends.total(), ends[StopReason.MAX_TURNS]
+        played, cut_off = len(lessons), ends[StopReason.MAX_TURNS]
         if cut_off >= _MANY * played:
             told += f"; {cut_off} of {played} end unfinished at rollout.max_turns"
         if solved < _FEW * (1 - self.random_turns) * played:

@@ -61,11 +61,16 @@ def effective_sample_size(outcomes: Sequence[Sequence[bool]]) -> float:
     share = mean_over_starts(outcomes)
     if share in (0.0, 1.0):
         return float(num_starts if num_starts >= _MANY else sum(map(len, outcomes)))
-    count = num_starts**2 / sum(1 / len(each) for each in outcomes)
+    count = _num_independent(outcomes)
     squares = sum((fmean(each) - share) ** 2 for each in outcomes)
     clustered = squares / (num_starts * (num_starts - 1))
     design_effect = clustered / (share * (1 - share) / (count - 1))
     return count / min(max(design_effect, 1.0), count / num_starts)
+
+
+def _num_independent(outcomes: Sequence[Sequence[bool]]) -> float:
+    """Return K² / Σₖ (1 / nₖ), as above."""
+    return len(outcomes) ** 2 / sum(1 / len(each) for each in outcomes)
 
 
 def pass_at_k(count: int, successes: int, k: int) -> float:
@@ -224,7 +229,7 @@ def interval_of_fixed_starts(
 
 
 def _rate(outcomes: Sequence[Sequence[bool]]) -> tuple[float, float, float]:
-    rate, count = mean_over_starts(outcomes), len(outcomes) ** 2 / sum(1 / len(x) for x in outcomes)
+    rate, count = mean_over_starts(outcomes), _num_independent(outcomes)
     return rate, *wilson_interval(rate * count, count)
 
 
