@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -16,6 +17,7 @@ from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
 from ragen_pl.models.compile import eager_layers
+from ragen_pl.models.kernels.row_threads import in_row_threads
 from ragen_pl.models.kernels.shared_prompts import states_sharing_prompts
 from ragen_pl.models.lora import copy_sharing_frozen
 from ragen_pl.ops.chunked_head import chunked_log_prob_and_entropy
@@ -80,7 +82,7 @@ class PolicyOutput(NamedTuple):
 
     log_probs: Tensor
     entropy: Tensor
-    values: Tensor | None
+    values: Tensor | None = None
     """Values of the states before the tokens, if the policy has a value head."""
 
 
@@ -127,19 +129,34 @@ class Policy(nn.Module):
             padding: (B, T) bool, true on real tokens.
             temperature: The temperature the tokens were sampled at.
         """
+        forward = partial(self._forward, temperature=temperature)
+        rows = (input_ids, mask, padding)
+        return PolicyOutput(*in_row_threads(forward, self, self.model.base_model, *rows))
+
+    def _forward(
+        self, input_ids: Tensor, mask: Tensor, padding: Tensor, temperature: float
+    ) -> tuple[Tensor, ...]:
+        """Return log-probs, entropies and, with a value head, values of rows."""
         scored = _ScoredPositions.of(input_ids, mask, padding)
         states = scored.states(self.model.base_model)
         head = self.model.get_output_embeddings()  # type: ignore[no-untyped-call]
-        log_probs, entropy = _log_probs_and_entropies(head, states, scored.targets, temperature)
-        values = None if self.value_head is None else _scatter(self.value_head(states), mask)
-        return PolicyOutput(_scatter(log_probs, mask), _scatter(entropy, mask), values)
+        found: tuple[Tensor, ...] = _log_probs_and_entropies(
+            head, states, scored.targets, temperature
+        )
+        if self.value_head is not None:
+            found = (*found, self.value_head(states))
+        return tuple(_scatter(each, mask) for each in found)
 
     def values(self, input_ids: Tensor, mask: Tensor, padding: Tensor) -> Tensor:
         """Return the value head's values, like a ``Critic``, without gradients to the backbone."""
+        rows = (input_ids, mask, padding)
+        return in_row_threads(self._values, self, self.model.base_model, *rows)[0]
+
+    def _values(self, input_ids: Tensor, mask: Tensor, padding: Tensor) -> tuple[Tensor]:
         assert self.value_head is not None
         with torch.no_grad():
             states = _ScoredPositions.of(input_ids, mask, padding).states(self.model.base_model)
-        return _scatter(self.value_head(states), mask)
+        return (_scatter(self.value_head(states), mask),)
 
 
 class Critic(nn.Module):
@@ -163,8 +180,11 @@ class Critic(nn.Module):
 
     def forward(self, input_ids: Tensor, mask: Tensor, padding: Tensor) -> Tensor:
         """Return values (B, T) of the states before the tokens in ``mask``, zero elsewhere."""
+        return in_row_threads(self._forward, self, self.backbone, input_ids, mask, padding)[0]
+
+    def _forward(self, input_ids: Tensor, mask: Tensor, padding: Tensor) -> tuple[Tensor]:
         states = _ScoredPositions.of(input_ids, mask, padding).states(self.backbone)
-        return _scatter(self.head(states), mask)
+        return (_scatter(self.head(states), mask),)
 
 
 def _width(model: PreTrainedModel) -> int:

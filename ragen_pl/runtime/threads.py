@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean, median
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from ragen_pl.runtime.parallel import in_threads
 from ragen_pl.runtime.wait_policy import describe_waiting
 
 _GAIN = 0.9
@@ -234,12 +236,19 @@ class _Step:
         self.mlp = nn.Sequential(nn.Linear(192, 512), nn.SiLU(), nn.Linear(512, 192))
 
     def __call__(self) -> None:
-        query, key, value = self.attention(self.norm(self.inputs)).chunk(3, dim=-1)
-        mixed = torch.softmax(query @ key.transpose(1, 2), dim=-1) @ value
-        self.mlp(mixed).square().mean().backward()
+        parts = self.inputs.chunk(torch.get_num_threads())
+        mixed = torch.cat(in_threads([partial(self._train, part) for part in parts]))
         with torch.no_grad():
             for _ in range(20):
                 self.mlp(self.norm(mixed[:, 0]))
+
+    def _train(self, rows: Tensor) -> Tensor:
+        """Take a part of the rows forward and backward, as the networks do."""
+        query, key, value = self.attention(self.norm(rows)).chunk(3, dim=-1)
+        mixed: Tensor = torch.softmax(query @ key.transpose(1, 2), dim=-1) @ value
+        loss = self.mlp(mixed).square().mean()
+        torch.autograd.grad(loss, [*self.attention.parameters(), *self.mlp.parameters()])
+        return mixed.detach()
 
 
 def _training_step() -> _Step:

@@ -37,7 +37,7 @@ def grouped_matmul_attention(
     attention_mask: Tensor | None,
     scaling: float,
     dropout: float = 0.0,
-    is_causal: bool = False,
+    mask_is_causal: bool = False,
     **more: Any,
 ) -> tuple[Tensor, None]:
     """Attend with one batched product per key-value head, its query heads concatenated.
@@ -47,8 +47,10 @@ def grouped_matmul_attention(
         attention_mask: (B or 1, 1, Q, S): bool (true = visible) or additive.
         scaling: Factor of the scores.
         dropout: Dropout probability, which must be 0.
-        is_causal: Whether Q equals S and the mask hides all later keys, as the caller promises: the
-            scores of those, about half of the work, are then not computed. The mask may hide more.
+        mask_is_causal: Whether Q equals S and the mask hides all later keys, as the caller
+            promises: the scores of those, about half of the work, are then not computed. The mask
+            may hide more. For an argument named ``is_causal`` transformers would change the model's
+            configuration during the call, which parts of the rows in several threads share.
         more: Further arguments of the layer. ``softcap`` bounds scores by tanh, attention sinks
             (``s_aux``) are refused, the rest is ignored.
 
@@ -68,7 +70,7 @@ def grouped_matmul_attention(
     # A compiler would unroll the loop for each number of blocks; on a GPU launches take longer than
     # the scores that blocks save.
     is_whole = torch.compiler.is_compiling() and compiles_as_whole(module)
-    if not is_causal or is_whole or query.device.type != "cpu":
+    if not mask_is_causal or is_whole or query.device.type != "cpu":
         return attend(query * scaling, key, value, attention_mask, softcap), None
     attended: Tensor = _attend_in_blocks(query, key, value, attention_mask, scaling, softcap)
     return attended, None
@@ -143,18 +145,19 @@ def causal_sdpa_attention(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
-    is_causal: bool | None = None,
+    mask_is_causal: bool = False,
     **more: Any,
 ) -> tuple[Tensor, None]:
     """Attend with PyTorch's function, as transformers calls it, but drop a causal mask.
 
-    The caller promises with ``is_causal`` that the mask hides only later keys from real tokens.
+    The caller promises with ``mask_is_causal`` that the mask hides only later keys from real
+    tokens.
     Without a mask, kernels skip later keys and read shared key-value heads without a copy for each
     query head; on GPUs they are those of flash attention, which accepts no mask. The mask stays in
     float32 on GPUs, for which flash attention has no kernel, and if it is a float mask, to which a
     layer may have added a learned bias.
 
-    Args and returns as in ``grouped_matmul_attention``, except for ``is_causal``.
+    Args and returns as in ``grouped_matmul_attention``.
 
     Raises:
         ValueError: for soft-capped scores.
@@ -165,10 +168,10 @@ def causal_sdpa_attention(
     is_plain = attention_mask is None or attention_mask.dtype == torch.bool
     # Queries and keys may still be float32 after rotation, if autocast then casts all three.
     has_kernel = query.device.type == "cpu" or value.dtype != torch.float32
-    if is_causal and is_square and is_plain and has_kernel:
-        attention_mask = None
+    if mask_is_causal and is_square and is_plain and has_kernel:
+        attention_mask, more["is_causal"] = None, True
     attended: tuple[Tensor, None] = sdpa_attention_forward(
-        module, query, key, value, attention_mask, is_causal=is_causal, **more
+        module, query, key, value, attention_mask, **more
     )
     return attended
 

@@ -69,6 +69,25 @@ def enable_gather(model: PreTrainedModel) -> bool:
     return True
 
 
+def is_known_and_unwrapped(backbone: nn.Module, network: nn.Module) -> bool:
+    """Return whether a backbone may run several times in one pass of its network, also at once.
+
+    It is of a known family, whose layers change nothing while they run, and no module is wrapped:
+    hooks that gather shards must run equally often on every rank, and in one order; layers that are
+    checkpointed or compiled keep what a single pass has.
+    """
+    layers: Any = getattr(backbone, "layers", ())
+    return (
+        bool(layers)
+        and isinstance(layers[-1], GatherLastLayer)
+        and not getattr(layers[-1], "gradient_checkpointing", False)
+        and not any(
+            part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part)
+            for part in network.modules()
+        )
+    )
+
+
 def states_at(backbone: nn.Module, input_ids: Tensor, padding: Tensor, positions: Tensor) -> Tensor:
     """Return a backbone's last hidden states (n, d) at some positions, in one forward.
 
@@ -85,7 +104,7 @@ def states_at(backbone: nn.Module, input_ids: Tensor, padding: Tensor, positions
             input_ids
         ),
         "use_cache": False,
-        "is_causal": True,
+        "mask_is_causal": True,
     }
     layers: Any = getattr(backbone, "layers", ())
     if layers and isinstance(layers[-1], GatherLastLayer):

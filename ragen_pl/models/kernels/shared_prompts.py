@@ -17,7 +17,7 @@ from transformers import Cache
 
 from ragen_pl.models.kernels.attention import causal_mask
 from ragen_pl.models.kernels.kv_cache import pad_right
-from ragen_pl.models.kernels.last_layer import GatherLastLayer, states_at
+from ragen_pl.models.kernels.last_layer import is_known_and_unwrapped, states_at
 
 _MOST_LEFT = 0.6
 """Prompts are shared where at most this fraction of the tokens is left: two passes of small blocks
@@ -145,7 +145,7 @@ class SharedPrompts:
             position_ids=places.expand_as(self.prompts),
             past_key_values=cache,
             use_cache=True,
-            is_causal=True,
+            mask_is_causal=True,
             positions=ends,
         ).last_hidden_state
         found = states.index_select(0, self.prompt_of_row)
@@ -199,18 +199,6 @@ def states_sharing_prompts(
 def _can_share(backbone: nn.Module, input_ids: Tensor) -> bool:
     """Return whether a backbone may run twice, with a cache.
 
-    On a GPU rows are not listed, because the program would wait for the device. Hooks that gather
-    shards must run equally often on every rank; layers that are checkpointed or compiled have no
-    cache.
+    On a GPU rows are not listed, because the program would wait for the device.
     """
-    layers: Any = getattr(backbone, "layers", ())
-    return (
-        input_ids.device.type == "cpu"
-        and bool(layers)
-        and isinstance(layers[-1], GatherLastLayer)
-        and not getattr(layers[-1], "gradient_checkpointing", False)
-        and not any(
-            part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part)
-            for part in backbone.modules()
-        )
-    )
+    return input_ids.device.type == "cpu" and is_known_and_unwrapped(backbone, backbone)

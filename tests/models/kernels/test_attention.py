@@ -56,7 +56,7 @@ def test_values_and_gradients_match_the_definition(
     expected = textbook(query, key, value, mask)
     weights = torch.randn_like(expected)
     expected_gradients = torch.autograd.grad((expected * weights).sum(), (query, key, value))
-    actual, _ = attention(GROUPS, query, key, value, mask, scaling=SCALE, is_causal=is_causal)
+    actual, _ = attention(GROUPS, query, key, value, mask, scaling=SCALE, mask_is_causal=is_causal)
     torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
     gradients = torch.autograd.grad((actual * weights).sum(), (query, key, value))
     for one, other in zip(gradients, expected_gradients, strict=True):
@@ -67,7 +67,9 @@ def test_a_causal_mask_may_hide_more() -> None:
     query, key, value = inputs(70)
     mask = causal_mask(torch.ones(2, 70, dtype=torch.bool)).clone()
     mask[1, :, 5:, 3] = False
-    actual, _ = grouped_matmul_attention(MODULE, query, key, value, mask, SCALE, is_causal=True)
+    actual, _ = grouped_matmul_attention(
+        MODULE, query, key, value, mask, SCALE, mask_is_causal=True
+    )
     torch.testing.assert_close(actual, textbook(query, key, value, mask), rtol=0, atol=1e-12)
 
 
@@ -99,7 +101,7 @@ def test_low_precision_is_close(dtype: torch.dtype, most: float) -> None:
     exact = textbook(query, key, value, mask).detach()
     low = [each.detach().to(dtype) for each in (query, key, value)]
     actual, _ = grouped_matmul_attention(
-        MODULE, low[0], low[1], low[2], mask, SCALE, is_causal=True
+        MODULE, low[0], low[1], low[2], mask, SCALE, mask_is_causal=True
     )
     assert actual.dtype is dtype
     assert float((actual.double() - exact).abs().max()) < most
@@ -128,7 +130,7 @@ def test_a_causal_mask_is_dropped_and_heads_are_not_repeated() -> None:
 
         with torch.autograd.graph.saved_tensors_hooks(note, lambda x: x):
             causal_sdpa_attention(
-                GROUPS, query, key, value, mask, scaling=SCALE, is_causal=is_causal
+                GROUPS, query, key, value, mask, scaling=SCALE, mask_is_causal=is_causal
             )
         return sum(seen.values())
 
@@ -138,24 +140,26 @@ def test_a_causal_mask_is_dropped_and_heads_are_not_repeated() -> None:
 
 
 def test_a_mask_that_is_not_square_is_kept() -> None:
-    """With a cache there are more keys than queries, whatever ``is_causal`` is."""
+    """With a cache there are more keys than queries, whatever ``mask_is_causal`` is."""
     query, key, value = inputs(9)
     mask = causal_mask(torch.ones(2, 9, dtype=torch.bool))[:, :, -2:]
     expected = textbook(query[:, :, -2:], key, value, mask)
     actual, _ = causal_sdpa_attention(
-        GROUPS, query[:, :, -2:], key, value, mask, scaling=SCALE, is_causal=True
+        GROUPS, query[:, :, -2:], key, value, mask, scaling=SCALE, mask_is_causal=True
     )
     torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
 
 
 def test_a_float_mask_is_kept() -> None:
-    """Doge's layers add a learned bias to it, which ``is_causal`` alone would drop."""
+    """Doge's layers add a learned bias to it, which ``mask_is_causal`` alone would drop."""
     query, key, value = inputs(9)
     mask = causal_mask(torch.ones(2, 9, dtype=torch.bool))
     hidden = torch.zeros(mask.shape, dtype=torch.float64).masked_fill(~mask, -1e30)
     learned = torch.linspace(-1, 1, 9, dtype=torch.float64)
     plain, biased = (
-        causal_sdpa_attention(GROUPS, query, key, value, given, scaling=SCALE, is_causal=True)[0]
+        causal_sdpa_attention(GROUPS, query, key, value, given, scaling=SCALE, mask_is_causal=True)[
+            0
+        ]
         for given in (hidden, hidden + learned)
     )
     torch.testing.assert_close(plain, textbook(query, key, value, mask), rtol=0, atol=1e-12)
@@ -170,7 +174,7 @@ def test_models_without_attention_lookup_keep_pytorchs_name() -> None:
     assert config._attn_implementation == NAME
 
 
-def test_without_is_causal_transformers_decides() -> None:
+def test_without_a_promise_transformers_decides() -> None:
     query, key, value = inputs(9)
     mask = causal_mask(torch.ones(2, 9, dtype=torch.bool))
     for given in (None, mask):
@@ -182,4 +186,4 @@ def test_pytorchs_attention_refuses_softcap() -> None:
     query, key, value = inputs(4)
     mask = causal_mask(torch.ones(2, 4, dtype=torch.bool))
     with pytest.raises(ValueError, match="softcap"):
-        causal_sdpa_attention(GROUPS, query, key, value, mask, is_causal=True, softcap=30.0)
+        causal_sdpa_attention(GROUPS, query, key, value, mask, mask_is_causal=True, softcap=30.0)

@@ -1,0 +1,128 @@
+"""A network on parts of a batch's rows, each in a thread of its own, forward and backward.
+
+Outputs and gradients are those of all rows at once up to rounding, and the same each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from ragen_pl.models.kernels.last_layer import is_known_and_unwrapped
+from ragen_pl.runtime.parallel import in_threads
+
+Rows = tuple[Tensor, ...]
+Forward = Callable[..., Rows]
+"""Function from tensors (B, T) of B rows to others."""
+
+_LEAST_TOKENS = 256
+"""Fewest tokens of a part, padding included: Python takes as long for a part as for all rows, and
+runs in one thread at a time."""
+_MOST_GRADIENTS = 1 << 29
+"""Largest number of elements that the parts' gradients have in all, 2 GiB in float32."""
+
+
+def in_row_threads(
+    forward: Forward, network: nn.Module, backbone: nn.Module, *rows: Tensor
+) -> Rows:
+    """Return ``forward(*rows)``, computed in as many threads as PyTorch has where that is faster.
+
+    Args:
+        forward: A pass that reads the network's weights and changes nothing; its outputs, (B, T),
+            are zero on padding.
+        network: The network, whose trained weights get gradients.
+        backbone: Its model without a head.
+        rows: Tensors (B, T), the last one true on real tokens. Each part is cut to its longest row.
+    """
+    weights = []
+    if torch.is_grad_enabled():
+        weights = [weight for weight in network.parameters() if weight.requires_grad]
+    count = _number_of_parts(rows[0], weights)
+    if count < 2 or not is_known_and_unwrapped(backbone, network):
+        return forward(*rows)
+    length = rows[0].shape[1]
+    parts = [_cut(part) for part in zip(*(each.chunk(count) for each in rows), strict=True)]
+    passes = [partial(forward, *part) for part in parts]
+    if weights:
+        outputs: Rows = _Parts.apply(passes, length, *weights)  # type: ignore[no-untyped-call]
+        return outputs
+    return _joined(in_threads(passes), length)
+
+
+def _number_of_parts(input_ids: Tensor, weights: Sequence[nn.Parameter]) -> int:
+    """Return how many parts keep at least half of the threads busy; 1 if none do."""
+    if input_ids.device.type != "cpu":
+        return 1
+    threads = torch.get_num_threads()
+    trained = max(1, sum(weight.numel() for weight in weights))
+    possible = (len(input_ids), input_ids.numel() // _LEAST_TOKENS, _MOST_GRADIENTS // trained)
+    count = min(threads, *possible)
+    return count if 2 * count >= threads else 1
+
+
+def _cut(rows: Rows) -> Rows:
+    """Drop the columns that are padding in all rows of a part."""
+    longest = int(rows[-1].sum(1).max())
+    return tuple(each[:, :longest] for each in rows)
+
+
+def _joined(parts: Sequence[Rows], length: int) -> Rows:
+    """Join the outputs of all parts, (rows of a part, up to T), to (B, T)."""
+    padded = (
+        [nn.functional.pad(each, (0, length - each.shape[1])) for each in output]
+        for output in zip(*parts, strict=True)
+    )
+    return tuple(torch.cat(each) for each in padded)
+
+
+class _Parts(torch.autograd.Function):
+    """The passes of all parts. Each has a graph of its own, which a thread runs backwards."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, passes: Sequence[Callable[[], Rows]], length: int, *weights: nn.Parameter
+    ) -> Rows:
+        ctx.set_materialize_grads(False)
+        with torch.enable_grad():
+            ctx.parts, ctx.weights = in_threads(passes), weights
+        return _joined([tuple(output.detach() for output in part) for part in ctx.parts], length)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[misc]
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        passes, start = [], 0
+        for part in ctx.parts:
+            count, length = part[0].shape
+            given = [
+                (output, gradient[start : start + count, :length])
+                for output, gradient in zip(part, gradients, strict=True)
+                if gradient is not None and output.requires_grad
+            ]
+            passes.append(partial(_gradients, ctx.weights, given))
+            start += count
+        first, *others = in_threads(passes)
+        for other in others:  # in their order, so that rounding repeats itself
+            first = [_sum(one, more) for one, more in zip(first, other, strict=True)]
+        return None, None, *first
+
+
+def _gradients(
+    weights: Sequence[nn.Parameter], given: Sequence[tuple[Tensor, Tensor]]
+) -> Sequence[Tensor | None]:
+    """Return the gradients of the weights, given those of a part's outputs."""
+    if not given:
+        return [None] * len(weights)
+    outputs, gradients = zip(*given, strict=True)
+    return torch.autograd.grad(outputs, weights, gradients, allow_unused=True)
+
+
+def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    """Add gradients, of which None is zero."""
+    if one is None or other is None:
+        return other if one is None else one
+    return one + other

@@ -1,0 +1,180 @@
+"""A network in threads, each with a part of the rows, is the network on all rows."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import nullcontext
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from ragen_pl.models.kernels import row_threads
+from ragen_pl.models.kernels.attention import NAME, SDPA
+from ragen_pl.models.lora import LoRA
+from ragen_pl.models.policy import Critic, Policy
+from tests.models.kernels.test_shared_prompts import make_model
+
+
+@pytest.fixture(autouse=True)
+def three_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    monkeypatch.setattr(row_threads, "_LEAST_TOKENS", 8)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many passes ran at a time, for each call."""
+    seen: list[int] = []
+    in_threads = row_threads.in_threads
+
+    def counted(passes):  # type: ignore[no-untyped-def]
+        seen.append(len(passes))
+        return in_threads(passes)
+
+    monkeypatch.setattr(row_threads, "in_threads", counted)
+    return seen
+
+
+def rows() -> tuple[Tensor, Tensor, Tensor]:
+    """Return ids, loss mask and padding of seven rows of 6 to 18 tokens; one has no loss."""
+    generator = torch.Generator().manual_seed(1)
+    lengths = torch.tensor([18, 6, 7, 18, 9, 12, 8])
+    ids = torch.randint(5, 64, (7, 18), generator=generator)
+    padding = torch.arange(18) < lengths[:, None]
+    mask = padding & (torch.arange(18) >= 4) & (torch.arange(18) % 5 != 0)
+    mask[4] = False
+    return ids * padding, mask, padding
+
+
+def learn(network: nn.Module, *, alone: bool) -> tuple[list[Tensor], dict[str, Tensor]]:
+    """Return the outputs and the gradients of a weighted sum of them, in threads or alone."""
+    network = copy.deepcopy(network)
+    torch.set_num_threads(1 if alone else 3)
+    found = network(*rows())
+    outputs = [found] if isinstance(found, Tensor) else [each for each in found if each is not None]
+    weights = torch.arange(outputs[0].numel()).view_as(outputs[0]).sin()
+    sum((output * (weights + number)).sum() for number, output in enumerate(outputs)).backward()
+    gradients = {n: p.grad for n, p in network.named_parameters() if p.grad is not None}
+    return [output.detach() for output in outputs], gradients
+
+
+def make_network(kind: str, model: PreTrainedModel) -> nn.Module:
+    if kind == "critic":
+        network: nn.Module = Critic.like(model)
+    else:
+        network = Policy(model, with_values=kind == "policy with values")
+    for name, weight in network.named_parameters():
+        if "lora_B" in name or "head" in name:  # zeros would give what is before them no gradient
+            nn.init.normal_(weight)
+    return network
+
+
+@pytest.mark.parametrize("kind", ["policy", "policy with values", "critic"])
+@pytest.mark.parametrize("attention", [NAME, SDPA])
+@pytest.mark.parametrize("adapted", [False, True], ids=["all weights", "adapters"])
+def test_outputs_and_gradients_are_those_of_all_rows(
+    kind: str, attention: str, adapted: bool, parts: list[int]
+) -> None:
+    model = make_model(attention, "qwen2")
+    if adapted:
+        LoRA(rank=2, alpha=4).attach(model, 0)
+    network = make_network(kind, model.double())
+    expected, wanted = learn(network, alone=True)
+    assert parts == []
+    actual, given = learn(network, alone=False)
+    assert parts == [3, 3], "one pass forward and one backward, of three parts each"
+    assert len(actual) == len(expected) == {"policy": 2, "policy with values": 3, "critic": 1}[kind]
+    for one, other in zip(actual, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-6)
+    assert given.keys() == wanted.keys()
+    for name, gradient in wanted.items():
+        assert float(gradient.abs().max()) > 0, name
+        torch.testing.assert_close(given[name], gradient, atol=1e-6, rtol=1e-6)
+
+
+def test_bfloat16_is_as_close_as_it_can_be_and_repeats_itself(parts: list[int]) -> None:
+    policy = Policy(make_model())
+    exact, _ = learn(policy, alone=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        alone, _ = learn(policy, alone=True)
+        runs = [learn(policy, alone=False) for _ in range(5)]
+    assert parts == [3, 3] * 5
+    error, unavoidable = ((each[0] - exact[0]).abs().mean() for each in (runs[0][0], alone))
+    assert 0 < float(error) < 1.5 * float(unavoidable)
+    for outputs, gradients in runs[1:]:
+        assert all(torch.equal(one, two) for one, two in zip(outputs, runs[0][0], strict=True))
+        assert all(torch.equal(gradients[name], each) for name, each in runs[0][1].items())
+
+
+def test_weights_without_a_gradient_get_none(parts: list[int]) -> None:
+    """Imitation uses log-probs alone, so the value head has none, as without threads."""
+    policy = Policy(make_model(), with_values=True)
+    policy(*rows()).log_probs.sum().backward()
+    assert policy.value_head is not None
+    assert policy.value_head.weight.grad is None
+    policy.values(*rows()).sum().backward()
+    assert all(weight.grad is not None for weight in policy.parameters())
+    policy.zero_grad(set_to_none=True)
+    policy.values(*rows()).sum().backward()
+    trained = [name for name, weight in policy.named_parameters() if weight.grad is not None]
+    assert trained == ["value_head.weight", "value_head.bias"]
+    assert parts == [3] * 6
+
+
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_without_gradients_there_is_no_graph(is_frozen: bool, parts: list[int]) -> None:
+    policy = Policy(make_model()).requires_grad_(not is_frozen)
+    with nullcontext() if is_frozen else torch.inference_mode():
+        found = policy(*rows()).log_probs
+    assert not found.requires_grad
+    torch.set_num_threads(1)
+    torch.testing.assert_close(found, policy(*rows()).log_probs.detach(), atol=1e-5, rtol=1e-5)
+    assert parts == [3]
+
+
+def wrap(policy: Policy) -> None:
+    policy.model.base_model.layers[0].register_forward_hook(lambda *_: None)
+
+
+def checkpoint(policy: Policy) -> None:
+    policy.model.gradient_checkpointing_enable()
+
+
+@pytest.mark.parametrize("change", [wrap, checkpoint])
+def test_what_runs_once_per_pass_is_not_divided(change, parts: list[int]) -> None:  # type: ignore[no-untyped-def]
+    policy = Policy(make_model())
+    change(policy)
+    policy(*rows()).log_probs.sum().backward()
+    assert parts == []
+
+
+@pytest.mark.parametrize(
+    ("threads", "tokens", "gradients", "expected"),
+    [
+        (3, 42, 1 << 29, [3, 3]),
+        (3, 43, 1 << 29, [2, 2]),  # 7 × 18 tokens are two parts of 43
+        (4, 64, 1 << 29, []),  # one part would leave three threads without work
+        (8, 8, 1 << 29, [7, 7]),  # no more parts than rows
+        (16, 8, 1 << 29, []),
+        (3, 8, 1000, []),  # the gradients of a second part would not fit
+    ],
+)
+def test_parts_are_worth_their_threads(
+    threads: int,
+    tokens: int,
+    gradients: int,
+    expected: list[int],
+    parts: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.set_num_threads(threads)
+    monkeypatch.setattr(row_threads, "_LEAST_TOKENS", tokens)
+    monkeypatch.setattr(row_threads, "_MOST_GRADIENTS", gradients)
+    Policy(make_model())(*rows()).log_probs.sum().backward()
+    assert parts == expected

@@ -1,0 +1,96 @@
+"""Computations in threads of their own: what they inherit, what they leave alone."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from ragen_pl.runtime.parallel import in_threads
+
+
+@pytest.fixture(autouse=True)
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_results_keep_their_order_and_parts_run_at_the_same_time() -> None:
+    meeting = threading.Barrier(3, timeout=10)
+
+    def part(number: int, delay: float) -> int:
+        meeting.wait()
+        time.sleep(delay)
+        return number
+
+    parts = [lambda n=n, d=d: part(n, d) for n, d in enumerate((0.02, 0.01, 0.0))]
+    assert in_threads(parts) == [0, 1, 2]
+
+
+def test_a_part_computes_with_one_thread_and_its_caller_with_its_own() -> None:
+    def threads() -> int:
+        torch.randn(300, 300) @ torch.randn(300, 300)
+        return torch.get_num_threads()
+
+    torch.set_num_threads(3)
+    assert in_threads([threads] * 3) == [1, 1, 1]
+    assert threads() == 3
+    later: list[int] = []
+    thread = threading.Thread(target=lambda: later.append(threads()))
+    thread.start()
+    thread.join()
+    assert later == [3], "threads that start later compute as before"
+
+
+@pytest.mark.parametrize("is_enabled", [False, True])
+def test_gradients_and_autocast_are_those_of_the_caller(is_enabled: bool) -> None:
+    def seen() -> tuple[bool, bool, torch.dtype]:
+        product = torch.ones(2, 2) @ torch.ones(2, 2)
+        return torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), product.dtype
+
+    with torch.set_grad_enabled(is_enabled), torch.autocast("cpu", torch.bfloat16, is_enabled):
+        found = in_threads([seen, seen])
+    assert found == [(is_enabled, is_enabled, torch.bfloat16 if is_enabled else torch.float32)] * 2
+
+
+def test_an_error_is_raised_when_every_part_has_ended() -> None:
+    ended: list[str] = []
+
+    def fails() -> None:
+        raise MemoryError("no memory for a part")
+
+    def lasts() -> None:
+        time.sleep(0.05)
+        ended.append("other")
+
+    with pytest.raises(MemoryError, match="no memory for a part"):
+        in_threads([fails, lasts])
+    assert ended == ["other"]
+
+
+def test_one_computation_is_the_callers_own() -> None:
+    assert in_threads([threading.get_ident]) == [threading.get_ident()]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+def test_a_forked_process_starts_its_own_threads() -> None:
+    """Its parent's are not there: a computation given to them would never end."""
+    in_threads([lambda: 1, lambda: 2])
+    child = os.fork()
+    if child == 0:
+        os._exit(in_threads([lambda: 3, lambda: 4]) != [3, 4])
+    deadline = time.monotonic() + 20
+    while (ended := os.waitpid(child, os.WNOHANG))[0] == 0:
+        if time.monotonic() > deadline:
+            os.kill(child, 9)
+            os.waitpid(child, 0)
+            pytest.fail("the forked process waits for threads that it does not have")
+        time.sleep(0.01)
+    assert ended[1] == 0
