@@ -8,6 +8,7 @@ collection, log-probs, gradient, optimizer, bookkeeping.
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,9 +24,10 @@ from ragen_pl.models.base import LanguageModel
 from ragen_pl.models.lora import LoRA
 from ragen_pl.rollout.engines.base import Autocast
 from ragen_pl.rollout.engines.in_process import InProcess, InProcessSampler
+from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.starpo import StarPO
-from ragen_pl.types import Trajectory
+from ragen_pl.types import Trajectory, TrajectoryGroup
 
 LEARNING_RATE = 1e-4
 ROWS = 16
@@ -66,13 +68,28 @@ class FixedLength(InProcess):
         return decoder
 
 
-class _Boundary(Callback):
-    """A callback that ends a step at the end of an iteration."""
+class _Boundary(RolloutCallback):
+    """A callback that times rollouts, and ends a step at the end of an iteration."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.steps: Steps | None = None
+        self._begun = 0.0
+
+    def on_rollout_start(
+        self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
+    ) -> None:
+        super().on_rollout_start(trainer, module, iteration, num_trajectories)
+        self._begun = time.perf_counter()
+
+    def on_rollout_end(
+        self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
+    ) -> None:
+        assert self.steps is not None
+        self.steps.rollout_seconds.append(time.perf_counter() - self._begun)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        super().on_train_epoch_end(trainer, pl_module)
         assert self.steps is not None
         self.steps.boundary()
 
@@ -138,10 +155,12 @@ def trl(setting: Setting) -> Steps:
     workload = setting.workload
 
     def rollout(prompts: list[str], trainer: Any) -> dict[str, Any]:
+        begun = time.perf_counter()
         model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
         groups = workload.play(language, ReadAgain(model), trainer.state.global_step)
         played = [trajectory for group in groups for trajectory in group.trajectories]
         assert len(played) == len(prompts)
+        boundary.steps.rollout_seconds.append(time.perf_counter() - begun)
         return as_trl(played)
 
     class Boundary(TrainerCallback):  # type: ignore[misc]

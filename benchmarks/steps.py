@@ -19,6 +19,8 @@ class Steps:
         self._go, self._ended = threading.Semaphore(0), threading.Semaphore(0)
         self._error: BaseException | None = None
         self._loop = loop
+        self.rollout_seconds: list[float] = []
+        """Seconds of each step's rollout, which the loop adds."""
         self.finished = False
         """Whether the loop has come to its end; there is no further step then."""
         self._thread = threading.Thread(target=self._run, daemon=True)

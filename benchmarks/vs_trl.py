@@ -4,9 +4,10 @@
 
 Model shape, environment, templates, groups, turns and tokens are the same (fixed by
 ``workload.py``). The sides alternate in one process; times are medians after a warm-up. Prints
-three tables and writes JSON: rollouts alone at 5 and at 30 turns; rollout and update, relative to
-the arithmetic limit measured in the same run; peak memory, each side in a process of its own. TRL
-comes with the extra ``bench``. The figures need a machine that does nothing else.
+three tables and writes JSON: rollouts alone at 5 and at 30 turns; rollout and update, with the
+seconds of each, relative to the arithmetic limit measured in the same run; peak memory, each side
+in a process of its own. TRL comes with the extra ``bench``. The figures need a machine that does
+nothing else.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, NamedTuple
 
 if __name__ == "__main__":  # started as a file, the packages beside it must be found
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -93,6 +95,17 @@ def rollouts(
     return {name: workload.trajectories / value for name, value in seconds.items()}
 
 
+class Pace(NamedTuple):
+    """How fast one side trains."""
+
+    rate: float
+    """Trajectories per second, of rollout and update."""
+    rollout: float
+    """Seconds of a step's rollout."""
+    update: float
+    """Seconds of everything else: log-probs, gradient, optimizer, bookkeeping."""
+
+
 def training(
     workload: Workload,
     model: RandomModel,
@@ -101,20 +114,24 @@ def training(
     threads: int,
     ways: Sequence[str] = tuple(WAYS),
     lora: LoRA | None = None,
-) -> dict[str, float]:
-    """Return trajectories per second of rollout and update, by side and way of training."""
-    steps = {
+) -> dict[str, Pace]:
+    """Return the pace of rollout and update, by side and way of training."""
+    loops = {
         f"{name} {way}": TRAINERS[name](
             Setting(workload, model, bf16, compiled, repetitions + 2, threads, lora)
-        ).step
+        )
         for name in names
         for way, (bf16, compiled) in WAYS.items()
         if way in ways
     }
-    for step in steps.values():
-        step()  # sets the framework up; ``alternate`` adds a warm-up of its own
-    seconds = middle(alternate(steps, repetitions))
-    return {name: workload.trajectories / value for name, value in seconds.items()}
+    for loop in loops.values():
+        loop.step()  # sets the framework up; ``alternate`` adds a warm-up of its own
+    seconds = alternate({name: loop.step for name, loop in loops.items()}, repetitions)
+    paces = {}
+    for name, whole in middle(seconds).items():
+        rollout = median(loops[name].rollout_seconds[-repetitions:])
+        paces[name] = Pace(workload.trajectories / whole, rollout, whole - rollout)
+    return paces
 
 
 def limit(
@@ -175,18 +192,21 @@ def table(results: dict[str, Any]) -> str:
         )
     lines = [format_table(rows), ""]
     peaks = results["peak_mebibytes"]
-    rows = [["rollout and update", "trajectories /s", "of the limit", "peak MiB"]]
-    for name, rate in results["training"].items():
-        share = rate / results["limit"][name.split()[1]]
+    titles = ["trajectories /s", "rollout s", "update s", "of the limit", "peak MiB"]
+    rows = [["rollout and update", *titles]]
+    for name, pace in results["training"].items():
+        share = pace["rate"] / results["limit"][name.split()[1]]
         peak = f"{peaks[name]:.0f}" if name in peaks else "–"
-        rows.append([name, f"{rate:.2f}", f"{100 * share:.0f} %", peak])
+        numbers = [f"{pace[key]:.2f}" for key in Pace._fields]
+        rows.append([name, *numbers, f"{100 * share:.0f} %", peak])
     lines.append(format_table(rows))
     lines += [f"{name}: {value:.2f}" for name, value in results["against_trl"].items()]
     return "\n".join(lines)
 
 
-def against_trl(rates: dict[str, float]) -> dict[str, float]:
+def against_trl(paces: dict[str, Pace]) -> dict[str, float]:
     """Return how many times as fast as TRL: each way against the same, and best against best."""
+    rates = {name: pace.rate for name, pace in paces.items()}
     ways = [way for way in WAYS if f"trl {way}" in rates]
     if not ways:
         return {}
@@ -238,14 +258,13 @@ def main(given: list[str] | None = None) -> None:
         rates = rollouts(workload, model, dtype, args.repetitions, lora=lora)
         results["rollout"].append({"turns": workload.turns, "dtype": dtype, **rates})
         _say(f"rollouts of {workload.turns} turns, {dtype}: {rates}")
-    results["training"] = training(
-        trained, model, names, args.repetitions, args.threads, args.ways, lora
-    )
+    paces = training(trained, model, names, args.repetitions, args.threads, args.ways, lora)
+    results["training"] = {name: pace._asdict() for name, pace in paces.items()}
     _say(f"training: {results['training']}")
     results["limit"] = {dtype: limit(trained, model, dtype, lora=lora) for dtype in DTYPES}
     for name in [] if "memory" in args.skip else [f"{n} {d}" for n in names for d in DTYPES]:
         results["peak_mebibytes"][name] = measure_memory(name, args.model, args.threads, lora)
-    results["against_trl"] = against_trl(results["training"])
+    results["against_trl"] = against_trl(paces)
     print(table(results))
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")

@@ -16,7 +16,7 @@ from benchmarks.gpu_day_parts.catalog import BESIDE_TRL
 from benchmarks.gpu_day_parts.device import has_autocast, open_device
 from benchmarks.gpu_day_parts.part import Day, Record, SkipPart
 from benchmarks.gpu_day_parts.speed import BYTES_TO_TRAIN, ROOM, parameters
-from benchmarks.vs_trl import DTYPES, WORKLOADS, against_trl, limit, rollouts, training
+from benchmarks.vs_trl import DTYPES, WORKLOADS, Pace, against_trl, limit, rollouts, training
 from benchmarks.workload import MODELS, RandomModel, Workload
 from ragen_pl.models.lora import LoRA
 
@@ -121,16 +121,16 @@ def _train(record: Record, day: Day, chosen: Race) -> None:
     if missing:
         record.note(f"TRL left out, not installed: {', '.join(missing)}")
     played, shape, threads = chosen.workloads[0], chosen.shape, torch.get_num_threads()
-    trained: dict[str, float] = {}
+    trained: dict[str, Pace] = {}
     for way in chosen.ways:
         trained |= training(played, shape, names, chosen.repetitions, threads, [way], chosen.lora)
-        rate = trained[f"ours {way}"]
+        rate = trained[f"ours {way}"].rate
         most = limit(played, shape, way.split()[0], day.device, chosen.lora)
         name = f"beside/{chosen.name}/training/{way.replace(' ', '_')}"
         record.figure(name, rate, "trajectories/s")
         record.figure(f"{name}/of_limit", rate / most)
         if f"trl {way}" in trained:
-            record.figure(f"{name}/to_trl", rate / trained[f"trl {way}"])
+            record.figure(f"{name}/to_trl", rate / trained[f"trl {way}"].rate)
     for what, ratio in against_trl(trained).items():
         if "best" in what:
             best = what.partition(", ")[2].replace(" ", "_")

@@ -20,26 +20,36 @@ import torch
 Result = TypeVar("Result")
 
 
-def in_threads(computations: Sequence[Callable[[], Result]]) -> list[Result]:
+def in_threads(
+    computations: Sequence[Callable[[], Result]], threads: int | None = None
+) -> list[Result]:
     """Run computations at the same time, and return their results in order.
 
     Each has the caller's autocast and whether it computes gradients, and one thread for each of its
-    operations. A single one is run by the caller itself.
+    operations. With a single thread the caller itself runs them, in order.
+
+    Args:
+        computations: The computations, the longest first if there are more than threads.
+        threads: Most threads to use; None for one each.
 
     Raises:
         Exception: the first one's that failed, when all have ended.
     """
-    if len(computations) == 1:
-        return [computations[0]()]
+    count = min(threads or len(computations), len(computations))
+    if count < 2:
+        return [computation() for computation in computations]
     with_gradients = torch.is_grad_enabled()
     is_autocast, dtype = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+    keeps_casts = torch.is_autocast_cache_enabled()
 
     def run(computation: Callable[[], Result]) -> Result:
-        with torch.set_grad_enabled(with_gradients), torch.autocast("cpu", dtype, is_autocast):
+        with (
+            torch.set_grad_enabled(with_gradients),
+            torch.autocast("cpu", dtype, is_autocast, keeps_casts),
+        ):
             return computation()
 
-    pool = _pool(len(computations))
-    futures = [pool.submit(run, computation) for computation in computations]
+    futures = [_pool(count).submit(run, computation) for computation in computations]
     wait(futures)
     return [future.result() for future in futures]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import fmean, median
@@ -47,6 +48,17 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute with one thread, and afterwards with as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def configure_threads(setting: int | str, processes: int = 1) -> int:
@@ -238,7 +250,7 @@ class _Step:
     def __call__(self) -> None:
         parts = self.inputs.chunk(torch.get_num_threads())
         mixed = torch.cat(in_threads([partial(self._train, part) for part in parts]))
-        with torch.no_grad():
+        with torch.no_grad(), one_thread():  # as the sampler of a narrow model
             for _ in range(20):
                 self.mlp(self.norm(mixed[:, 0]))
 

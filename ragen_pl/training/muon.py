@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Muon
 
 from ragen_pl.distributed.sharding import full_tensor, shard_like
+from ragen_pl.runtime.parallel import in_threads
 
 STACKED_ELEMENTS = 1 << 22
 """Elements of a stack of matrices, unless one matrix alone has more. The products of larger
@@ -37,8 +39,9 @@ class StackedMuon(Muon):
         """Take one step; if matrices are sharded, every rank must call it."""
         assert closure is None, "the optimizer around this one calls it"
         for group in self.param_groups:
-            for weights in stacks(group["params"]):
-                self._step(weights, group)
+            longest_first = sorted(stacks(group["params"]), key=_cost, reverse=True)
+            steps = [partial(self._step, each, group) for each in longest_first]
+            in_threads(steps, _threads(group["params"]))
         return None
 
     def _step(self, weights: Sequence[nn.Parameter], settings: dict[str, Any]) -> None:
@@ -72,6 +75,18 @@ def stacks(weights: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
     for equal in alike.values():
         size = max(1, STACKED_ELEMENTS // max(1, equal[0].numel()))
         yield from (equal[at : at + size] for at in range(0, len(equal), size))
+
+
+def _cost(weights: Sequence[nn.Parameter]) -> int:
+    """Return what the products of a stack's step cost, up to a factor."""
+    return sum(weight.numel() * min(weight.shape) for weight in weights)
+
+
+def _threads(weights: Sequence[nn.Parameter]) -> int:
+    """Return how many stacks' steps may run at a time: shards are gathered in one order, and a
+    device runs one product at a time."""
+    is_whole_on_cpu = all(w.device.type == "cpu" and not isinstance(w, DTensor) for w in weights)
+    return torch.get_num_threads() if is_whole_on_cpu else 1
 
 
 def orthogonalized(

@@ -10,6 +10,7 @@ import torch
 
 from benchmarks import throughput, vs_trl
 from benchmarks.iteration import PHASES, Bench, Iteration, limits, phase_tokens
+from benchmarks.roofline import timed
 from benchmarks.samplers import Setting, as_trl, ours, trl
 from benchmarks.steps import Steps
 from benchmarks.workload import Clerk, RandomModel, ReadAgain, Workload, pieces
@@ -104,8 +105,8 @@ def test_steps_hand_over_and_pass_errors_on() -> None:
 @pytest.mark.parametrize("lora", [None, LoRA(4, 8)], ids=["all weights", "adapters"])
 def test_a_step_of_ours_is_an_iteration_that_learns(lora: LoRA | None) -> None:
     steps = ours(Setting(SMALL, MODEL, bf16=False, compiled=False, steps=2, threads=1, lora=lora))
-    steps.step()
-    steps.step()
+    whole = [timed(steps.step) for _ in range(2)]
+    assert all(0 < part < all_ for part, all_ in zip(steps.rollout_seconds, whole, strict=True))
 
 
 @pytest.mark.run
@@ -113,8 +114,8 @@ def test_a_step_of_ours_is_an_iteration_that_learns(lora: LoRA | None) -> None:
 def test_a_step_of_trl_on_the_same_dialogues(lora: LoRA | None) -> None:
     pytest.importorskip("trl", reason="needs the extra bench: pip install -e '.[bench]'")
     steps = trl(Setting(SMALL, MODEL, bf16=False, compiled=False, steps=2, threads=1, lora=lora))
-    steps.step()
-    steps.step()
+    whole = [timed(steps.step) for _ in range(2)]
+    assert all(0 < part < all_ for part, all_ in zip(steps.rollout_seconds, whole, strict=True))
 
 
 def test_frozen_weights_cost_no_gradient_in_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,13 +160,14 @@ def test_phases_are_timed_counted_and_bounded() -> None:
 def test_tables_name_what_was_measured() -> None:
     rates = {"ours fp32": 6.0, "ours bf16": 9.0, "ours bf16 compiled": 10.0}
     rates |= {"trl fp32": 3.0, "trl bf16": 2.0, "trl bf16 compiled": 4.0}
-    ratios = vs_trl.against_trl(rates)
+    paces = {name: vs_trl.Pace(rate, 0.25, 1.5) for name, rate in rates.items()}
+    ratios = vs_trl.against_trl(paces)
     assert ratios["ours / TRL, fp32"] == 2
     assert ratios["ours / TRL, bf16 compiled"] == 2.5
     assert ratios["ours / TRL, best against best"] == 2.5
     results = {
         "rollout": [{"turns": 5, "dtype": "fp32", "ours": 4.0, "generate": 2.0}],
-        "training": rates,
+        "training": {name: pace._asdict() for name, pace in paces.items()},
         "limit": {"fp32": 12.0, "bf16": 18.0},
         "peak_mebibytes": {"ours fp32": 100.0},
         "against_trl": ratios,
@@ -173,5 +175,6 @@ def test_tables_name_what_was_measured() -> None:
     shown = vs_trl.table(results)
     assert "2.00" in shown
     assert "50 %" in shown
+    assert ["6.00", "0.25", "1.50"] in [line.split()[2:5] for line in shown.splitlines()]
     by_value = {"turns": {"5": {"seconds": 1.0, "tokens_read": 1234.0}}}
     assert "1,234" in throughput.growth_table(by_value)

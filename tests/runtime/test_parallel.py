@@ -6,19 +6,19 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 import torch
 
 from ragen_pl.runtime.parallel import in_threads
+from tests.support.threads import torch_threads
 
 
 @pytest.fixture(autouse=True)
 def two_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
+    with torch_threads(2):
+        yield
 
 
 def test_results_keep_their_order_and_parts_run_at_the_same_time() -> None:
@@ -29,7 +29,7 @@ def test_results_keep_their_order_and_parts_run_at_the_same_time() -> None:
         time.sleep(delay)
         return number
 
-    parts = [lambda n=n, d=d: part(n, d) for n, d in enumerate((0.02, 0.01, 0.0))]
+    parts = [partial(part, number, delay) for number, delay in enumerate((0.02, 0.01, 0.0))]
     assert in_threads(parts) == [0, 1, 2]
 
 
@@ -50,13 +50,17 @@ def test_a_part_computes_with_one_thread_and_its_caller_with_its_own() -> None:
 
 @pytest.mark.parametrize("is_enabled", [False, True])
 def test_gradients_and_autocast_are_those_of_the_caller(is_enabled: bool) -> None:
-    def seen() -> tuple[bool, bool, torch.dtype]:
+    def seen() -> tuple[bool, bool, bool, torch.dtype]:
         product = torch.ones(2, 2) @ torch.ones(2, 2)
-        return torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), product.dtype
+        autocast = torch.is_autocast_enabled("cpu"), torch.is_autocast_cache_enabled()
+        return torch.is_grad_enabled(), *autocast, product.dtype
 
-    with torch.set_grad_enabled(is_enabled), torch.autocast("cpu", torch.bfloat16, is_enabled):
-        found = in_threads([seen, seen])
-    assert found == [(is_enabled, is_enabled, torch.bfloat16 if is_enabled else torch.float32)] * 2
+    dtype = torch.bfloat16 if is_enabled else torch.float32
+    for keeps_casts in (True, False):
+        autocast = torch.autocast("cpu", torch.bfloat16, is_enabled, keeps_casts)
+        with torch.set_grad_enabled(is_enabled), autocast:
+            found = in_threads([seen, seen])
+        assert found == [(is_enabled, is_enabled, keeps_casts, dtype)] * 2
 
 
 def test_an_error_is_raised_when_every_part_has_ended() -> None:
@@ -74,8 +78,26 @@ def test_an_error_is_raised_when_every_part_has_ended() -> None:
     assert ended == ["other"]
 
 
-def test_one_computation_is_the_callers_own() -> None:
-    assert in_threads([threading.get_ident]) == [threading.get_ident()]
+def test_one_thread_is_the_callers_own() -> None:
+    own = threading.get_ident()
+    assert in_threads([threading.get_ident]) == [own]
+    assert in_threads([threading.get_ident] * 3, threads=1) == [own] * 3
+    assert in_threads([], threads=2) == []
+
+
+def test_there_may_be_more_computations_than_threads() -> None:
+    running: list[int] = []
+    most: list[int] = []
+
+    def part(number: int) -> int:
+        running.append(number)
+        most.append(len(running))
+        time.sleep(0.005)
+        running.remove(number)
+        return number
+
+    assert in_threads([partial(part, number) for number in range(8)], threads=2) == [*range(8)]
+    assert max(most) == 2
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")

@@ -11,6 +11,7 @@ from torch.optim import Muon, Optimizer
 
 from ragen_pl.training import muon
 from ragen_pl.training.muon import StackedMuon, orthogonalized, stacks
+from tests.support.threads import torch_threads
 
 SHAPES = [(24, 24), (64, 24), (24, 64), (24, 24), (64, 24), (24, 64), (24, 24), (1, 8)]
 COEFFICIENTS = (3.4445, -4.775, 2.0315)
@@ -21,9 +22,13 @@ def make_weights(seed: int = 0) -> list[nn.Parameter]:
     return [nn.Parameter(torch.randn(shape, generator=generator)) for shape in SHAPES]
 
 
-@pytest.mark.parametrize("nesterov", [True, False])
-@pytest.mark.parametrize("limit", [1, 2 * 24 * 24, 1 << 22])
-def test_it_is_pytorchs_muon(monkeypatch: pytest.MonkeyPatch, limit: int, nesterov: bool) -> None:
+@pytest.mark.parametrize(
+    ("limit", "nesterov", "threads"),
+    [(1, True, 1), (2 * 24 * 24, True, 2), (1 << 22, True, 1), (1 << 22, False, 2)],
+)
+def test_it_is_pytorchs_muon(
+    monkeypatch: pytest.MonkeyPatch, limit: int, nesterov: bool, threads: int
+) -> None:
     monkeypatch.setattr(muon, "STACKED_ELEMENTS", limit)
     ours, theirs = make_weights(), make_weights()
     settings: dict[str, Any] = {"lr": 0.02, "weight_decay": 0.1, "momentum": 0.9}
@@ -35,7 +40,8 @@ def test_it_is_pytorchs_muon(monkeypatch: pytest.MonkeyPatch, limit: int, nester
                 weight.grad = gradient.detach()
         if number == 2:  # a matrix without a gradient stays where it is
             ours[3].grad = theirs[3].grad = None
-        one.step()
+        with torch_threads(threads):
+            one.step()
         other.step()
         assert all(map(torch.equal, ours, theirs))
     assert not any(map(torch.equal, ours, make_weights()))

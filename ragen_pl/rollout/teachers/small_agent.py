@@ -22,6 +22,7 @@ from ragen_pl.envs.boundary import EnvError
 from ragen_pl.envs.feature_env import FeatureEnv
 from ragen_pl.envs.packages import load
 from ragen_pl.errors import ConfigError
+from ragen_pl.runtime.threads import one_thread
 
 AgentName = Literal["DQN", "PPO"]
 NUM_ENVS = 16
@@ -176,12 +177,10 @@ def on_its_own() -> Iterator[None]:
     """Restore the global generators and the number of threads afterwards; within, use one thread,
     with which small networks are fastest and results do not depend on the machine's cores."""
     kept = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     try:
-        yield
+        with one_thread():
+            yield
     finally:
-        torch.set_num_threads(threads)
         random.setstate(kept[0])
         np.random.set_state(kept[1])
         torch.set_rng_state(kept[2])

@@ -21,6 +21,7 @@ from ragen_pl.rollout.engines import in_process
 from ragen_pl.rollout.engines.in_process import InProcessSampler, move_to_front
 from ragen_pl.rollout.engines.sampling import sample_tokens
 from ragen_pl.types import Completion, EpisodeId, Request, Sampling
+from tests.support.threads import torch_threads
 
 PIECES = [f"w{i}" for i in range(40)]
 
@@ -308,3 +309,24 @@ def test_samples_follow_the_distribution(temperature: float) -> None:
     share = torch.bincount(tokens, minlength=4) / 4000
     expected = torch.softmax(logits[0] / temperature, -1)
     assert share.tolist() == pytest.approx(expected.tolist(), abs=1e-3)
+
+
+@pytest.mark.parametrize(("narrower_than", "expected"), [(33, {1}), (32, {2})])
+def test_a_narrow_model_samples_with_one_thread(
+    language: LanguageModel,
+    narrower_than: int,
+    expected: set[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(in_process, "_NARROW", narrower_than)
+    seen: list[int] = []
+
+    def sample(*arguments: Any) -> Any:
+        seen.append(torch.get_num_threads())
+        return sample_tokens(*arguments)
+
+    monkeypatch.setattr(in_process, "sample_tokens", sample)
+    with torch_threads(2):
+        play(decoder(language), [0, 1, 2], 2)
+        assert torch.get_num_threads() == 2
+    assert set(seen) == expected
