@@ -41,6 +41,7 @@ from ragen_pl.envs.boards import mask_of
 from ragen_pl.envs.sokoban.env import Sokoban
 from ragen_pl.envs.sokoban.search import Board, shortest_plan
 from ragen_pl.models.embedded import EmbeddedModel
+from ragen_pl.models.kernels import row_threads
 from ragen_pl.models.lora import LoRA
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.curriculum import Curriculum, TargetSuccess, Uniform
@@ -394,7 +395,8 @@ def strategy_of(name: str) -> Any:
 
 def main(folder: Path, strategies: Sequence[str]) -> None:
     """Be one of two nodes, with a rank each, or with two where a copy of shards is on each node."""
-    torch.set_num_threads(1)
+    torch.set_num_threads(2)
+    row_threads._LEAST_TOKENS = 4  # one process alone has one thread, and all rows in it
     devices = int(os.environ["LOCAL_WORLD_SIZE"])
     for strategy in strategies:
         for run in COPIED if strategy == "hsdp" else RUNS:

@@ -95,6 +95,7 @@ class _Parts(torch.autograd.Function):
     @staticmethod
     @once_differentiable  # type: ignore[misc]
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        is_kept = torch._C._autograd._get_current_graph_task_keep_graph()  # retain_graph
         passes, start = [], 0
         for part in ctx.parts:
             count, length = part[0].shape
@@ -103,7 +104,7 @@ class _Parts(torch.autograd.Function):
                 for output, gradient in zip(part, gradients, strict=True)
                 if gradient is not None and output.requires_grad
             ]
-            passes.append(partial(_gradients, ctx.weights, given))
+            passes.append(partial(_gradients, ctx.weights, given, is_kept))
             start += count
         first, *others = in_threads(passes)
         for other in others:  # in their order, so that rounding repeats itself
@@ -112,13 +113,14 @@ class _Parts(torch.autograd.Function):
 
 
 def _gradients(
-    weights: Sequence[nn.Parameter], given: Sequence[tuple[Tensor, Tensor]]
+    weights: Sequence[nn.Parameter], given: Sequence[tuple[Tensor, Tensor]], is_kept: bool
 ) -> Sequence[Tensor | None]:
-    """Return the gradients of the weights, given those of a part's outputs."""
+    """Return the gradients of the weights, given those of a part's outputs; keep its graph for
+    another call, or not."""
     if not given:
         return [None] * len(weights)
     outputs, gradients = zip(*given, strict=True)
-    return torch.autograd.grad(outputs, weights, gradients, allow_unused=True)
+    return torch.autograd.grad(outputs, weights, gradients, retain_graph=is_kept, allow_unused=True)
 
 
 def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:

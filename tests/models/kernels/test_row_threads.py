@@ -127,6 +127,21 @@ def test_weights_without_a_gradient_get_none(parts: list[int]) -> None:
     assert parts == [3] * 6
 
 
+def test_a_graph_that_is_retained_is_run_backwards_again(parts: list[int]) -> None:
+    """The probe of gradients takes several losses' of one pass."""
+    policy = Policy(make_model())
+    weights = [*policy.parameters()]
+    found = policy(*rows())
+    losses = [found.log_probs.sum(), found.entropy.sum()]
+    first = [torch.autograd.grad(loss, weights, retain_graph=True) for loss in losses]
+    again = [torch.autograd.grad(loss, weights, retain_graph=loss is losses[0]) for loss in losses]
+    for one, other in zip(first, again, strict=True):
+        assert all(map(torch.equal, one, other))
+    assert parts == [3] * 5
+    with pytest.raises(RuntimeError, match="second time"):
+        torch.autograd.grad(losses[0], weights)
+
+
 @pytest.mark.parametrize("is_frozen", [False, True])
 def test_without_gradients_there_is_no_graph(is_frozen: bool, parts: list[int]) -> None:
     policy = Policy(make_model()).requires_grad_(not is_frozen)
