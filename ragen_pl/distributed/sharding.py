@@ -33,6 +33,15 @@ _gather_dtypes: WeakKeyDictionary[nn.Module, torch.dtype] = WeakKeyDictionary()
 """Dtype in which a network's weights are gathered, if it differs from their own."""
 
 
+def has_hooks(model: nn.Module) -> bool:
+    """Return whether any module of a model has forward hooks, or is sharded: FSDP2's hooks are set
+    aside while a rank uses whole weights, which lie elsewhere in the next rollout."""
+    return any(
+        part._forward_hooks or part._forward_pre_hooks or isinstance(part, FSDPModule)
+        for part in model.modules()
+    )
+
+
 def transformer_blocks(network: nn.Module) -> list[nn.Module]:
     """Return the blocks, all alike, of the network's largest ``ModuleList``; an empty list if there
     is none."""

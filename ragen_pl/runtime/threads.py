@@ -51,10 +51,11 @@ def usable_cores() -> int:
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute with one thread, and afterwards with as many as before."""
+def torch_threads(count: int) -> Iterator[None]:
+    """Compute with so many threads, and afterwards with as many as before, whatever is set in
+    between."""
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(count)
     try:
         yield
     finally:
@@ -250,7 +251,7 @@ class _Step:
     def __call__(self) -> None:
         parts = self.inputs.chunk(torch.get_num_threads())
         mixed = torch.cat(in_threads([partial(self._train, part) for part in parts]))
-        with torch.no_grad(), one_thread():  # as the sampler of a narrow model
+        with torch.no_grad(), torch_threads(1):  # as the sampler of a narrow model
             for _ in range(20):
                 self.mlp(self.norm(mixed[:, 0]))
 

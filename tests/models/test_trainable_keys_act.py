@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from ragen_pl.algorithms.config import Optimization
+from ragen_pl.distributed.sharding import has_hooks
 from ragen_pl.envs import Sokoban
 from ragen_pl.models import PretrainedModel
-from ragen_pl.models.kernels.fused_decoder import has_hooks
 from ragen_pl.models.lora import LoRA
 from ragen_pl.models.policy import Critic, Policy
 from ragen_pl.models.trainable import TrainableModel

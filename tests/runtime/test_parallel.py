@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import multiprocessing
 import threading
 import time
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from ragen_pl.runtime.parallel import in_threads
-from tests.support.threads import torch_threads
+from ragen_pl.runtime.threads import torch_threads
 
 
 @pytest.fixture(autouse=True)
@@ -100,19 +100,19 @@ def test_there_may_be_more_computations_than_threads() -> None:
     assert max(most) == 2
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def _computes_in_threads() -> None:
+    assert in_threads([lambda: 3, lambda: 4]) == [3, 4]
+
+
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
 def test_a_forked_process_starts_its_own_threads() -> None:
     """Its parent's are not there: a computation given to them would never end."""
-    in_threads([lambda: 1, lambda: 2])
-    child = os.fork()
-    if child == 0:
-        os._exit(in_threads([lambda: 3, lambda: 4]) != [3, 4])
-    deadline = time.monotonic() + 20
-    while (ended := os.waitpid(child, os.WNOHANG))[0] == 0:
-        if time.monotonic() > deadline:
-            os.kill(child, 9)
-            os.waitpid(child, 0)
-            pytest.fail("the forked process waits for threads that it does not have")
-        time.sleep(0.01)
-    assert ended[1] == 0
+    assert in_threads([lambda: 1, lambda: 2]) == [1, 2]
+    child = multiprocessing.get_context("fork").Process(target=_computes_in_threads)
+    child.start()
+    child.join(20)
+    is_waiting = child.is_alive()
+    child.kill()
+    child.join()
+    assert not is_waiting, "the forked process waits for threads that it does not have"
+    assert child.exitcode == 0

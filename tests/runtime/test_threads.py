@@ -18,9 +18,8 @@ from ragen_pl.runtime import threads
 
 @pytest.fixture(autouse=True)
 def number_of_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
+    with threads.torch_threads(torch.get_num_threads()):
+        yield
 
 
 def timed(

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.optim import Muon, Optimizer
 
+from ragen_pl.runtime.threads import torch_threads
 from ragen_pl.training import muon
 from ragen_pl.training.muon import StackedMuon, orthogonalized, stacks
-from tests.support.threads import torch_threads
 
 SHAPES = [(24, 24), (64, 24), (24, 64), (24, 24), (64, 24), (24, 64), (24, 24), (1, 8)]
 COEFFICIENTS = (3.4445, -4.775, 2.0315)

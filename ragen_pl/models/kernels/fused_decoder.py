@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
 from torch.nn.functional import embedding
 from transformers import Cache, PreTrainedModel
 
+from ragen_pl.distributed.sharding import has_hooks
 from ragen_pl.models.kernels.attention import NAME, attend
 from ragen_pl.models.kernels.fused_linear import FusedLinear, alike, as_columns
 from ragen_pl.models.kernels.last_layer import GatherLastLayer
@@ -40,15 +40,6 @@ def supports_fused_decoding(model: PreTrainedModel) -> bool:
         and all(map(_is_plain, model.modules()))
         and all(map(alike, _fused_layers(model)))
         and not has_hooks(model)
-    )
-
-
-def has_hooks(model: nn.Module) -> bool:
-    """Return whether any module of a model has forward hooks, or is sharded: FSDP2's hooks are set
-    aside while a rank uses whole weights, which lie elsewhere in the next rollout."""
-    return any(
-        part._forward_hooks or part._forward_pre_hooks or isinstance(part, FSDPModule)
-        for part in model.modules()
     )
 
 

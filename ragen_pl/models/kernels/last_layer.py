@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from ragen_pl.distributed.sharding import has_hooks
 from ragen_pl.models.kernels.attention import causal_mask
 from ragen_pl.models.kernels.rms_norm import LLAMA_FAMILY
 
@@ -81,10 +82,8 @@ def is_known_and_unwrapped(backbone: nn.Module, network: nn.Module) -> bool:
         bool(layers)
         and isinstance(layers[-1], GatherLastLayer)
         and not getattr(layers[-1], "gradient_checkpointing", False)
-        and not any(
-            part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part)
-            for part in network.modules()
-        )
+        and not has_hooks(network)
+        and not any("forward" in vars(part) for part in network.modules())
     )
 
 

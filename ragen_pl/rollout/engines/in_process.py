@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from ragen_pl.distributed.sharding import has_hooks
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.base import LanguageModel
-from ragen_pl.models.kernels.fused_decoder import has_hooks
 from ragen_pl.models.kernels.kv_cache import STRIDE, RaggedCache, pad_left
 from ragen_pl.ops.shape_buckets import bucket_size, round_up
 from ragen_pl.rollout.engines.base import Autocast, Engine
@@ -26,7 +26,7 @@ from ragen_pl.rollout.engines.cuda_graphs import (
 )
 from ragen_pl.rollout.engines.decode_step import DecodeStep, build_decode_step, open_cache
 from ragen_pl.rollout.engines.sampling import SampledTokens, sample_tokens, uniform_noise
-from ragen_pl.runtime.threads import one_thread
+from ragen_pl.runtime.threads import torch_threads
 from ragen_pl.types import Completion, EpisodeId, Request, Sampling, to_device
 
 Ids = tuple[int, ...]
@@ -305,7 +305,7 @@ def _threads(model: PreTrainedModel) -> AbstractContextManager[None]:
     """Sample from a narrow model on a CPU with one thread: a token's operations are over before
     others have taken their part, so that a rollout of two takes a quarter longer."""
     is_narrow = model.config.get_text_config().hidden_size < _NARROW
-    return one_thread() if model.device.type == "cpu" and is_narrow else nullcontext()
+    return torch_threads(1) if model.device.type == "cpu" and is_narrow else nullcontext()
 
 
 @contextmanager

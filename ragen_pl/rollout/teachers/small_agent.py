@@ -22,7 +22,7 @@ from ragen_pl.envs.boundary import EnvError
 from ragen_pl.envs.feature_env import FeatureEnv
 from ragen_pl.envs.packages import load
 from ragen_pl.errors import ConfigError
-from ragen_pl.runtime.threads import one_thread
+from ragen_pl.runtime.threads import torch_threads
 
 AgentName = Literal["DQN", "PPO"]
 NUM_ENVS = 16
@@ -178,7 +178,7 @@ def on_its_own() -> Iterator[None]:
     with which small networks are fastest and results do not depend on the machine's cores."""
     kept = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:
-        with one_thread():
+        with torch_threads(1):
             yield
     finally:
         random.setstate(kept[0])

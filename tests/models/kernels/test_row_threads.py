@@ -16,8 +16,8 @@ from ragen_pl.models.kernels.attention import NAME, SDPA
 from ragen_pl.models.lora import LoRA
 from ragen_pl.models.policy import Critic, Policy
 from ragen_pl.runtime.parallel import in_threads
+from ragen_pl.runtime.threads import torch_threads
 from tests.models.kernels.test_shared_prompts import make_model
-from tests.support.threads import torch_threads
 
 
 @pytest.fixture(autouse=True)

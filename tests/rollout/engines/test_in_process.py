@@ -20,8 +20,8 @@ from ragen_pl.models.policy import Policy
 from ragen_pl.rollout.engines import in_process
 from ragen_pl.rollout.engines.in_process import InProcessSampler, move_to_front
 from ragen_pl.rollout.engines.sampling import sample_tokens
+from ragen_pl.runtime.threads import torch_threads
 from ragen_pl.types import Completion, EpisodeId, Request, Sampling
-from tests.support.threads import torch_threads
 
 PIECES = [f"w{i}" for i in range(40)]
 
