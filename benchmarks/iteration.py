@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from ragen_pl.cli.plan.seconds import training_passes
 from ragen_pl.models.lora import LoRA
 from ragen_pl.models.policy import Critic, Policy, evaluation_mode
 from ragen_pl.models.trainable import TrainableModel
+from ragen_pl.rollout.engines.cached_rows import CachedRows
 from ragen_pl.rollout.engines.cuda_graphs import GraphCapturer
 from ragen_pl.rollout.engines.in_process import InProcessSampler
 from ragen_pl.rollout.packing import pack
@@ -33,10 +34,12 @@ from ragen_pl.types import RolloutBatch, TrainingBatch, TrajectoryGroup
 PHASES = ("prefill", "decode", "env", "packing", "score_pass", "policy", "critic")
 
 
-class TimedDecoder(InProcessSampler):
-    """A sampler that times the prefill of prompts and the decoding of tokens separately."""
+class TimedRows(CachedRows):
+    """Rows that time the prefill of prompts and the decoding of tokens separately."""
 
-    seconds: dict[str, float]
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self.seconds = {"prefill": 0.0, "decode": 0.0}
 
     def _read(self, requests: Sequence[Any]) -> Any:
         began = _now()
@@ -49,6 +52,16 @@ class TimedDecoder(InProcessSampler):
         result = super()._decode(*args)
         self.seconds["decode"] += _now() - began
         return result
+
+
+class TimedDecoder(InProcessSampler):
+    """A sampler that times its rows."""
+
+    rows_class = TimedRows
+
+    def seconds(self, phase: str) -> float:
+        """Return the seconds of a phase since the weights changed, a mean of the threads'."""
+        return fmean(part.seconds[phase] for part in self.parts if isinstance(part, TimedRows))
 
 
 @dataclass(frozen=True)
@@ -137,12 +150,15 @@ class Iteration:
 
     def play(self) -> tuple[dict[str, float], list[TrajectoryGroup]]:
         """Return the seconds of a rollout's phases, 0 for all others, and what was played."""
-        seconds = self.decoder.seconds = dict.fromkeys(PHASES, 0.0)
+        seconds = dict.fromkeys(PHASES, 0.0)
         self.decoder.reset()
         began = _now()
         with evaluation_mode(self.policy):
             groups = self.bench.workload.play(self.language, self.decoder, self.iteration)
-        seconds["env"] = _now() - began - seconds["prefill"] - seconds["decode"]
+        ended = _now()
+        for phase in ("prefill", "decode"):
+            seconds[phase] = self.decoder.seconds(phase)
+        seconds["env"] = ended - began - seconds["prefill"] - seconds["decode"]
         self.decoder.release()  # as before an update
         return seconds, groups
 

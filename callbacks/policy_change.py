@@ -93,8 +93,9 @@ class PolicyChange(RolloutCallback):
         if not self.trajectories or not is_due:
             return
         chosen = sampled_trajectories(batch.rollout, self.trajectories)
-        rollout = batch.rollout.rows(chosen)
-        before = learner(module).policy_log_probs(rollout)
+        rollout, before = batch.rollout.rows(chosen), batch.old_log_probs[chosen]
+        if batch.old_is_sampled:  # an engine of its own may differ by as much as an update
+            before = learner(module).policy_log_probs(rollout)
         self._sample = _Sample(rollout, before, gains[chosen])
 
     def on_train_batch_start(

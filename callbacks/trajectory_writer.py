@@ -107,8 +107,7 @@ class TrajectoryWriter(RolloutCallback):
     ) -> None:
         """Write the chosen groups with the learner's estimates."""
         if self._pending is not None:
-            recomputes = learner(module).optimization.old_log_probs == "recomputed"
-            estimates = _estimates(batch, set(self._pending.selections), recomputes=recomputes)
+            estimates = _estimates(batch, set(self._pending.selections))
             self._write_rollout(trainer, self._pending, estimates)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -370,20 +369,17 @@ def _facts(group: TrajectoryGroup, weights: Sequence[float]) -> GroupFacts:
     )
 
 
-def _estimates(
-    batch: TrainingBatch, wanted: set[int], *, recomputes: bool
-) -> dict[tuple[int, int], TokenEstimates]:
+def _estimates(batch: TrainingBatch, wanted: set[int]) -> dict[tuple[int, int], TokenEstimates]:
     """Return the estimates of the wanted groups' trained trajectories by (group, member).
 
     Args:
         batch: This rank's trajectories.
         wanted: Ids of groups.
-        recomputes: Whether old log-probs are computed anew unless the batch is on-policy.
     """
     rollout = batch.rollout
     ids = torch.tensor(sorted(wanted), device=rollout.group_ids.device, dtype=torch.long)
     rows = batch.rows(torch.isin(rollout.group_ids, ids) & rollout.kept).to("cpu")
-    has_gaps = recomputes and not batch.on_policy
+    has_gaps = not batch.old_is_sampled
     gaps = rows.old_log_probs - rows.rollout.sampled_log_probs
     found: dict[tuple[int, int], TokenEstimates] = {}
     for row, mask in enumerate(rows.rollout.loss_mask):  # a trajectory's rows in their order

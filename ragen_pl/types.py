@@ -508,8 +508,8 @@ class TrainingBatch(TensorBatch):
 
     rollout: RolloutBatch
     old_log_probs: Tensor
-    """(B, T): of the policy that sampled, as the trainer computed them; as the sampler did where
-    they are not computed anew (``on_policy``, and ``optimization.old_log_probs: sampled``)."""
+    """(B, T): of the policy that sampled, as the trainer computed them, or the sampler
+    (``old_is_sampled``)."""
     values: Tensor
     """(B, T)."""
     advantages: Tensor
@@ -519,6 +519,8 @@ class TrainingBatch(TensorBatch):
     on_policy: bool = False
     """Whether the batch gets a single update, at the weights that sampled it: its loss then takes
     the update's own log-probs for the old ones."""
+    old_is_sampled: bool = False
+    """Whether old log-probs are the sampler's, because nobody asked the trainer for its own."""
 
     def __len__(self) -> int:
         return len(self.rollout)

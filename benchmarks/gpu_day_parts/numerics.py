@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -21,11 +20,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.gpu_day_parts.device import has_autocast, open_device
 from benchmarks.gpu_day_parts.part import Day, Record
-from benchmarks.iteration import Bench, Iteration
+from benchmarks.iteration import Bench, Iteration, TimedRows
 from benchmarks.roofline import timed
 from benchmarks.workload import MODELS, Workload
 from ragen_pl.models.policy import evaluation_mode
-from ragen_pl.rollout.engines.in_process import InProcessSampler
+from ragen_pl.rollout.engines.cached_rows import CachedRows
 from ragen_pl.rollout.packing import pack
 from ragen_pl.training.networks import Networks
 from ragen_pl.types import RolloutBatch
@@ -168,17 +167,17 @@ def _waits(record: Record, bench: Bench) -> None:
     """Count how often the CPU waits for the device per step of decoding."""
     iteration, count = Iteration(bench), 0
     iteration.play()
-    # Not the timed one, which waits for the device to read the clock.
-    decode = partial(InProcessSampler._decode, iteration.decoder)
 
-    def counted(*args: Any) -> Any:
-        nonlocal count
-        with _counted_waits() as found:
-            result = decode(*args)
-        count += found()
-        return result
+    class Counted(TimedRows):
+        def _decode(self, *args: Any) -> Any:
+            nonlocal count
+            with _counted_waits() as found:
+                # Not the timed one, which waits for the device to read the clock.
+                result = CachedRows._decode(self, *args)
+            count += found()
+            return result
 
-    iteration.decoder._decode = counted  # type: ignore[method-assign]
+    iteration.decoder.rows_class = Counted  # type: ignore[misc]
     iteration.play()
     workload = bench.workload
     record.figure("numerics/waits_per_token", count / (workload.turns * workload.response))

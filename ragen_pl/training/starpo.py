@@ -250,13 +250,13 @@ class StarPO(pl.LightningModule):
         if self.algorithm.kl_in_reward:
             kept = torch.ones_like(kept)  # groups are compared whole: penalize all members
         on_policy = self.optimization.reuses_own_log_probs(self.algorithm, on_policy)
-        old, values = self._old_log_probs_and_values(rollout, kept, on_policy)
+        old, values, is_sampled = self._old_log_probs_and_values(rollout, kept, on_policy)
         if self.reference is not None and self.algorithm.kl_in_reward:
             with self._no_grad():
                 reference = self.passes.log_probs(self.reference, rollout, kept)
             penalty = self.coefficients.reward_penalty(old, reference, rollout.loss_mask)
         advantages, returns = compute_advantages(rollout, values, self.algorithm, penalty)
-        return TrainingBatch(rollout, old, values, advantages, returns, on_policy)
+        return TrainingBatch(rollout, old, values, advantages, returns, on_policy, is_sampled)
 
     def distill(
         self, batch: TrainingBatch, hinted: HintedRollout, config: SelfDistillation
@@ -270,21 +270,23 @@ class StarPO(pl.LightningModule):
 
     def _old_log_probs_and_values(
         self, rollout: RolloutBatch, kept: Tensor, on_policy: bool
-    ) -> tuple[Tensor, Tensor]:
-        """Return the kept rows' old log-probs and the values, (B, T), at the sampling weights."""
+    ) -> tuple[Tensor, Tensor, bool]:
+        """Return the kept rows' old log-probs and the values, (B, T), at the sampling weights, and
+        whether the log-probs are the sampler's."""
         critic, sampled = self.algorithm.critic, rollout.sampled_log_probs * kept[:, None]
         valued = kept if critic is None else critic.rows(rollout)
-        if on_policy or self._log_probs_agree:
-            return sampled, self.values(rollout, valued)
+        is_with_values = self.policy.value_head is not None  # one pass gives both
+        if self._log_probs_agree or (on_policy and not is_with_values):
+            return sampled, self.values(rollout, valued), True
         with self._no_grad():
             old, values = self.passes.log_probs_and_values(
                 self.policy, self.value_function, rollout, kept, valued
             )
         if self.optimization.old_log_probs == "recomputed":
-            return old, values
+            return old, values, False
         # A rollout of which nothing is kept proves nothing.
         self._log_probs_agree = check_log_prob_gap(old, sampled, rollout.loss_mask & kept[:, None])
-        return sampled, values  # as in later iterations, so that a resumed run is the same
+        return sampled, values, True  # as in later iterations: a resumed run is the same
 
     def values(self, rollout: RolloutBatch, chosen: Tensor) -> Tensor:
         """Return values, (B, T); zero outside the chosen trajectories, and everywhere without a

@@ -54,7 +54,7 @@ def trainer(*, config: RolloutConfig | None = None, updates: float = 1.0) -> Any
 def training_batch(rollout: RolloutBatch, advantages: Tensor) -> TrainingBatch:
     zeros = torch.zeros_like(advantages)
     old = torch.where(rollout.loss_mask, -1.0 - advantages.abs(), zeros)
-    return TrainingBatch(rollout, old, zeros, advantages, zeros)
+    return TrainingBatch(rollout, old, zeros, advantages, zeros, old_is_sampled=True)
 
 
 @cache
@@ -128,6 +128,21 @@ def test_with_enough_trajectories_all_kept_tokens_count(seed: int, cuts: bool) -
     found = measured(rollout, advantages, PolicyChange(100))
     expected = plain(rollout, advantages)
     assert {name: found[name] for name in NAMES} == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_trainers_own_log_probs_are_not_computed_twice() -> None:
+    """Where they are the sampler's they are, as an engine may differ by as much as an update."""
+    rollout = collection(3)
+    advantages = at_tokens(rollout, 3)
+    expected = measured(rollout, advantages, PolicyChange(3))
+    own = Module(policy_of(0)).policy_log_probs(rollout)
+    run, module, callback = trainer(), Module(policy_of(1)), PolicyChange(3)
+    hook = cast(Any, module)
+    callback.on_rollout_start(run, hook, 0, len(rollout))
+    batch = training_batch(rollout, advantages)
+    callback.on_training_batch(run, hook, replace(batch, old_log_probs=own, old_is_sampled=False))
+    callback.on_train_epoch_end(run, hook)
+    assert module.logged == pytest.approx({name: expected[name] for name in NAMES})
 
 
 def test_rl_is_not_blamed_for_what_imitation_changed() -> None:

@@ -72,7 +72,7 @@ def test_a_device_is_waited_for_once_a_token(found: Found) -> None:
         "_to_copy in ragen_pl.rollout.engines.cross_scoring._sequence_log_probs"
     }  # of what it found
     ((where, count),) = [(where, n) for where, n in sampling.items() if where not in scoring]
-    assert where == "_to_copy in ragen_pl.rollout.engines.in_process.InProcessSampler._decode"
+    assert where == "_to_copy in ragen_pl.rollout.engines.cached_rows.CachedRows._decode"
     calls = 2 * 2  # collections and turns; nothing is short in so wild a policy
     assert 0 < count <= calls * 40
 

@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
 
-from ragen_pl.algorithms.config import Optimization
+from ragen_pl.algorithms.config import Algorithm, Optimization
+from ragen_pl.algorithms.estimators import GAE, CriticConfig
 from ragen_pl.distributed import collectives as distributed
 from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.scoring import ForwardPasses, check_log_prob_gap
 from ragen_pl.training.starpo import StarPO
+from ragen_pl.types import TrainingBatch
 from tests.support.doubles import make_trainer
 from tests.support.ranks import on_ranks
-from tests.support.toy_env import PROMPTS, NamedLamp, make_learner
+from tests.support.toy_env import MODEL, PROMPTS, WORDS, NamedLamp, make_learner
 
 
-def train(old_log_probs: str, iterations: int = 3, online_k: int = 2) -> StarPO:
-    module = make_learner()
+def train(
+    old_log_probs: str,
+    iterations: int = 3,
+    online_k: int = 2,
+    module: StarPO | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> StarPO:
+    module = module or make_learner()
     module.optimization = replace(module.optimization, old_log_probs=old_log_probs)  # type: ignore[arg-type]
     rollout = RolloutConfig(
         num_groups=2,
@@ -31,7 +43,7 @@ def train(old_log_probs: str, iterations: int = 3, online_k: int = 2) -> StarPO:
         max_response_tokens=6,
     )
     data = RolloutDataModule(NamedLamp(), {"lamp": NamedLamp()}, prompts=PROMPTS, rollout=rollout)
-    trainer = make_trainer(Path(), iterations, [], limit_val_batches=0)
+    trainer = make_trainer(Path(), iterations, callbacks, limit_val_batches=0)
     trainer.fit(module, datamodule=data)
     return module
 
@@ -55,6 +67,32 @@ def test_a_single_update_needs_one_pass_of_the_policy(monkeypatch: pytest.Monkey
         found, wanted = (float(run.trainer.callback_metrics[name]) for run in (own, apart))
         assert found == pytest.approx(wanted, abs=1e-5), name
     assert float(own.trainer.callback_metrics["train/clip_fraction"]) == 0
+
+
+@pytest.mark.parametrize("backbone", ["shared", "separate"])
+def test_a_value_heads_pass_gives_old_log_probs_too(
+    backbone: Literal["shared", "separate"],
+) -> None:
+    """Without one, a single update asks nobody for them."""
+    batches: list[TrainingBatch] = []
+
+    class Watch(RolloutCallback):
+        def on_training_batch(
+            self, trainer: Trainer, module: LightningModule, batch: TrainingBatch
+        ) -> None:
+            batches.append(batch)
+
+    advantage = GAE(critic=CriticConfig(backbone=backbone, warmup_iterations=0))
+    module = StarPO(policy=MODEL, algorithm=Algorithm(advantage=advantage))
+    module.vocabulary = list(WORDS)
+    train("recomputed", 2, online_k=1, module=module, callbacks=[Watch()])
+    assert len(batches) == 2
+    for batch in batches:
+        assert batch.on_policy
+        assert batch.old_is_sampled == (backbone == "separate")
+        sampled = batch.rollout.sampled_log_probs
+        assert batch.old_log_probs.equal(sampled) == (backbone == "separate")
+        torch.testing.assert_close(batch.old_log_probs, sampled, rtol=0, atol=1e-4)
 
 
 def test_runs_with_sampled_log_probs_agree_and_need_one_pass(

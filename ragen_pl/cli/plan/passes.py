@@ -23,8 +23,8 @@ from ragen_pl.cli.plan.networks import MetaNetworks, num_layers
 from ragen_pl.models.kernels.last_layer import states_at
 from ragen_pl.models.policy import evaluation_mode
 from ragen_pl.ops.chunked_head import chunked_log_prob_and_entropy
+from ragen_pl.rollout.engines.cached_rows import prefill_tokens
 from ragen_pl.rollout.engines.decode_step import ModelForward
-from ragen_pl.rollout.engines.in_process import prefill_tokens
 from ragen_pl.rollout.engines.sampling import sample_tokens
 from ragen_pl.training.muon import StackedMuon, stacks
 

@@ -125,9 +125,9 @@ def pass_work(plan_input: PlanInput, cluster: Cluster) -> PassWork:
     backbone = sizes.forward_operations(tokens, 0, context)
     algorithm, trainable = plan_input.algorithm, plan_input.trainable
     optimization = plan_input.optimization
-    has_old_pass = (
-        optimization.old_log_probs == "recomputed"
-        and not optimization.reuses_own_log_probs(algorithm, rollout.is_on_policy)
+    has_old_pass = optimization.old_log_probs == "recomputed" and (
+        networks.policy.value_head is not None  # whose values the same pass gives
+        or not optimization.reuses_own_log_probs(algorithm, rollout.is_on_policy)
     )
     has_critic = networks.critic is not None
     scored = policy * (has_old_pass + (networks.reference is not None)) + backbone * has_critic

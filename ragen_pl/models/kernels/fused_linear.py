@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
+from ragen_pl.models.kernels.packed_linear import linear, pack
 from ragen_pl.models.lora import AdapterMatrices, split_adapter
 
 _SMALL = 1 << 18
@@ -32,8 +32,9 @@ _BLOCK = 64
 class FusedLinear:
     """Linear layers with the same input, fused, with weights in the type of computation.
 
-    Weights that are small, or copied anyway to be cast, are concatenated. Small ones in float32 on
-    a CPU are stored transposed: products of few rows then take 0.6 to 0.8 of the time.
+    Weights that are small, or copied anyway to be cast, are concatenated. On a CPU, those in
+    bfloat16 are packed, and small ones in float32 are stored transposed: products of few rows then
+    take 0.5 to 0.9, or 0.6 to 0.8, of the time.
 
     Args:
         weights: Weight matrices (out, in), one per layer, or a single concatenated one.
@@ -60,7 +61,7 @@ class FusedLinear:
             return fused
         down = torch.cat([each.down for each in adapters])
         up = torch.block_diag(*(each.up for each in adapters))  # type: ignore[no-untyped-call]
-        joined = AdapterMatrices(down.to(dtype), up.to(dtype), adapters[0].scaling)
+        joined = AdapterMatrices(pack(down.to(dtype)), pack(up.to(dtype)), adapters[0].scaling)
         return replace(fused, adapter=joined)
 
     @classmethod
@@ -74,7 +75,7 @@ class FusedLinear:
         fused = torch.cat([weight.to(dtype) for weight in weights])
         if not is_large and _is_float32_on_cpu(fused):
             fused = fused.t().contiguous().t()
-        return cls((fused,), bias, None)
+        return cls((pack(fused),), bias, None)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map rows (…, in) to (…, sum of out), which need not be contiguous."""

@@ -1,57 +1,40 @@
-"""Batched sampling in this process, with a key-value cache that is kept across turns."""
+"""Batched sampling in this process, with the trainer's own model."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import ClassVar
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedModel
 
 from ragen_pl.distributed.sharding import has_hooks
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.base import LanguageModel
-from ragen_pl.models.kernels.kv_cache import STRIDE, RaggedCache, pad_left
-from ragen_pl.ops.shape_buckets import bucket_size, round_up
+from ragen_pl.models.kernels.fused_decoder import FusedDecoder
 from ragen_pl.rollout.engines.base import Autocast, Engine
+from ragen_pl.rollout.engines.cached_rows import CachedRows
 from ragen_pl.rollout.engines.cuda_graphs import (
-    CAPTURED_STRIDE,
     Capture,
     CaptureOrRun,
     GraphCapturer,
     GraphedDecodeStep,
 )
-from ragen_pl.rollout.engines.decode_step import DecodeStep, build_decode_step, open_cache
-from ragen_pl.rollout.engines.sampling import SampledTokens, sample_tokens, uniform_noise
+from ragen_pl.rollout.engines.decode_step import DecodeStep, build_decode_step
+from ragen_pl.runtime.parallel import in_threads
 from ragen_pl.runtime.threads import torch_threads
-from ragen_pl.types import Completion, EpisodeId, Request, Sampling, to_device
+from ragen_pl.types import Completion, Request, Sampling
 
-Ids = tuple[int, ...]
-
-_COMPACT_BELOW = 0.75
-"""Finished rows are moved out when less than this share of the computed rows still samples."""
-_COMPACT_BELOW_CAPTURED = 0.5
-"""The same where decode steps are captured, as each number of rows needs a graph."""
-
-PREFILL_TOKENS, _PREFILL_TOKENS_OF_LAUNCHES = 4096, 16384
-_WIDE = 1024
-"""States of a model whose forwards take longer than their launches on a GPU have so many elements:
-launching 24 layers takes some 10 ms, and 4,096 tokens of 0.5B about as long."""
 _NARROW = 512
-"""States of a model that is sampled from with one thread have fewer elements."""
-
-
-def prefill_tokens(device: str, width: int) -> int:
-    """Return the padded tokens per forward of a prefill.
-
-    On a ``cpu`` more do not fit in its cache; on anything else more cost memory, and only narrow
-    models, whose forwards take as long as their launches, gain time.
-    """
-    waits = device != "cpu" and width < _WIDE
-    return _PREFILL_TOKENS_OF_LAUNCHES if waits else PREFILL_TOKENS
+"""States of a model whose operations are not divided among threads have fewer elements."""
+_LEAST_NUMBERS = 1 << 13
+"""Fewest numbers in the hidden states of a thread's rows, one token of each: Python takes as long
+for a part of the rows as for all, and runs in one thread at a time."""
 
 
 @dataclass(frozen=True)
@@ -98,10 +81,8 @@ class InProcess(Engine):
 class InProcessSampler:
     """A sampler with the policy's own weights and a cached row per trajectory.
 
-    A row's cache is kept as far as its prefix stays the same: each turn reads the new tokens once,
-    and what follows the first change, such as a cut by the memory, again.
-    Call ``reset`` after the weights change. The noise of a row is a function of (run seed, its
-    identity) alone, so its samples do not depend on the rest of the batch.
+    Call ``reset`` after the weights change. On a CPU with several threads each samples a part of
+    the rows: threads that share every operation wait for one another after it.
 
     Args:
         model: The causal language model.
@@ -114,6 +95,8 @@ class InProcessSampler:
         must_capture: Whether it is an error if steps cannot be captured; if not, steps are captured
             on GPUs alone.
     """
+
+    rows_class: ClassVar[type[CachedRows]] = CachedRows
 
     def __init__(
         self,
@@ -134,8 +117,7 @@ class InProcessSampler:
         self.new_capture, self.must_capture = new_capture, must_capture
         self.tokens_processed = 0
         self.decode_step: DecodeStep | None = None
-        self.cache: RaggedCache | None = None
-        self.rows: dict[EpisodeId, tuple[int, tuple[int, ...]]] = {}
+        self.parts: list[CachedRows] = []
 
     def reset(self) -> None:
         """Drop every cached row; call this after each change of the weights."""
@@ -143,34 +125,30 @@ class InProcessSampler:
 
     def release(self) -> None:
         """Drop the cache and copies of weights; the next prefixes are read in full."""
-        self.rows, self.cache, self.decode_step = {}, None, None
+        self.parts, self.decode_step = [], None
 
     @torch.no_grad()
     def __call__(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
         if not requests:
             return []
-        noise = np.stack([uniform_noise(self.seed, request, sampling) for request in requests])
-        with self.autocast(), _cached_casts(self.model), _threads(self.model):
+        with self.autocast(), _cached_casts(self.model):
             self.decode_step = self.decode_step or self._build_decode_step()
+            self.parts = self.parts or self._open_parts(self.decode_step, len(requests))
+            shares = _divide(requests, self.parts)
+            computations = [
+                partial(part.sample, [requests[index] for index in share], sampling)
+                for part, share in zip(self.parts, shares, strict=True)
+                if share
+            ]
             try:
-                cache, logits = self._read(requests)
-                sampled, order = self._decode(cache, logits, noise, sampling)
+                with _threads(self.model):
+                    found = chain.from_iterable(in_threads(computations))
             finally:
                 if isinstance(self.decode_step, GraphedDecodeStep):
                     self.decode_step.forget()
-        completions = sampled.completions(self.stop_id)[: len(requests)]
-        self.cache = cache
-        for slot, index in enumerate(order.tolist()):
-            if index >= len(requests):
-                continue
-            # The last token was sampled but not read: the cache holds all before it.
-            seen = requests[index].prefix_ids + completions[index].token_ids[:-1]
-            self.rows[requests[index].episode] = (slot, seen)
-        return completions
-
-    @property
-    def _is_captured(self) -> bool:
-        return isinstance(self.decode_step, GraphedDecodeStep)
+        self.tokens_processed += sum(part.take_count() for part in self.parts)
+        completions = dict(zip(chain.from_iterable(shares), found, strict=True))
+        return [completions[index] for index in range(len(requests))]
 
     def _build_decode_step(self) -> DecodeStep:
         """Return the decode step, captured if configured.
@@ -190,115 +168,41 @@ class InProcessSampler:
             )
         return GraphedDecodeStep(decode_step, self.new_capture)
 
-    def _read(self, requests: Sequence[Request]) -> tuple[RaggedCache, Tensor]:
-        """Prefill the tokens that are not cached yet; return the cache, and (rows, V) next-token
-        logits.
-
-        The cache may have more rows than there are requests; the rest is padding.
-        """
-        source, lengths, new_ids = [], [], []
-        for request in requests:
-            slot, seen = self.rows.get(request.episode, (0, ()))
-            seen = _common_prefix(seen, request.prefix_ids)
-            # The last token of a fully cached prefix is read again, for its logits.
-            seen = seen[: len(request.prefix_ids) - 1]
-            source.append(slot)
-            lengths.append(len(seen))
-            new_ids.append(request.prefix_ids[len(seen) :])
-        self.rows = {}
-        if self.cache is None or not any(lengths):
-            self.cache = None  # or two caches would live at once
-            return self._prefill_distinct(new_ids)
-        more = bucket_size(len(requests), self.model.device) - len(requests)
-        source, lengths = source + [0] * more, lengths + [0] * more
-        new_ids += [()] * more
-        self.cache.reorder(np.array(source))
-        self.cache.lengths = np.array(lengths)
-        return self.cache, self._prefill(self.cache, new_ids)
-
-    def _prefill_distinct(self, prefixes: Sequence[Ids]) -> tuple[RaggedCache, Tensor]:
-        """Read equal prefixes, such as those of a group's members, once, and copy the result."""
-        distinct = {prefix: row for row, prefix in enumerate(dict.fromkeys(prefixes))}
-        stride = CAPTURED_STRIDE if self._is_captured else STRIDE
-        cache = open_cache(self.model, len(distinct), self.max_context, stride)
-        logits = self._prefill(cache, list(distinct))
-        more = bucket_size(len(prefixes), self.model.device) - len(prefixes)
-        index = np.array([distinct[prefix] for prefix in prefixes] + [0] * more)
-        cache.reorder(index)
-        return cache, logits[to_device(torch.from_numpy(index), logits.device)]
-
-    def _prefill(self, cache: RaggedCache, new_ids: Sequence[Ids]) -> Tensor:
-        """Read new tokens, left-padded to blocks; return (rows, V) next-token logits."""
-        width = self.model.config.get_text_config().hidden_size
-        tokens = prefill_tokens(self.model.device.type, width)
-        rows = max(1, tokens // max(len(ids) for ids in new_ids))
-        logits = []
-        for first in range(0, len(new_ids), rows):
-            part = new_ids[first : first + rows]
-            cache.active_rows = slice(first, first + len(part))
-            logits.append(self._forward(cache, *pad_left(part)))
-        cache.active_rows = slice(0, len(new_ids))
-        return torch.cat(logits)
-
-    def _forward(self, cache: RaggedCache, ids: Tensor, counts: np.ndarray) -> Tensor:
-        positions, mask = cache.open_block(ids.shape[1], counts)
-        assert self.decode_step is not None, "built before the first prefill"
-        ids = to_device(ids, self.model.device)
-        logits = self.decode_step(ids, positions, mask, cache)
-        cache.close_block(counts)
-        self.tokens_processed += int(counts.sum())
-        return logits
-
-    def _decode(
-        self, cache: RaggedCache, logits: Tensor, noise: np.ndarray, sampling: Sampling
-    ) -> tuple[SampledTokens, np.ndarray]:
-        """Sample until every row has stopped; return the tokens, and each cache row's row in them.
-
-        Args:
-            cache: Cache with as many rows as ``logits``.
-            logits: (rows, V) logits of the first token.
-            noise: (n, max new tokens); rows after the n-th sample nothing.
-            sampling: Temperature and limits.
-        """
-        compact_below = _COMPACT_BELOW_CAPTURED if self._is_captured else _COMPACT_BELOW
-        sampled, device = SampledTokens.empty(len(logits), noise.shape[1]), logits.device
-        order = np.arange(len(logits))
-        active = order[: len(noise)]  # rows of the block, and of the cache, that still sample
-        for step in range(sampling.max_new_tokens):
-            rows = order[active]
-            if len(active) < len(logits):
-                logits = logits[to_device(torch.from_numpy(active), device)]
-            own = to_device(torch.from_numpy(noise[rows, step]), device)
-            # Sampling runs on the device. Three numbers per row are copied to the CPU in one
-            # tensor, for one synchronization per token. A float32 represents every id below 2²⁴.
-            found = torch.stack(
-                [x.float() for x in sample_tokens(logits, own, sampling.temperature)]
+    def _open_parts(self, decode_step: DecodeStep, rows: int) -> list[CachedRows]:
+        """Return as many parts as have threads of their own, at least half of all threads, or
+        one."""
+        count, threads = 1, torch.get_num_threads()
+        if isinstance(decode_step, FusedDecoder) and self.model.device.type == "cpu":
+            width = self.model.config.get_text_config().hidden_size
+            count = min(threads, rows * width // _LEAST_NUMBERS)
+        return [
+            self.rows_class(
+                self.model,
+                decode_step,
+                stop_id=self.stop_id,
+                seed=self.seed,
+                max_context=self.max_context,
             )
-            tokens = sampled.add(rows, step, found.cpu().numpy())
-            active = active[tokens != self.stop_id]
-            if len(active) == 0 or step + 1 == sampling.max_new_tokens:
-                break
-            if len(active) < compact_below * cache.active_rows.stop:
-                index = move_to_front(active, len(order))
-                cache.reorder(index)
-                order, active = order[index], np.arange(len(active))
-                # Finished rows pad the block to a bucket size.
-                cache.active_rows = slice(0, min(round_up(len(active), 4), len(order)))
-            width = cache.active_rows.stop
-            counts = np.zeros(width, np.int64)
-            counts[active] = 1
-            ids = torch.from_numpy(sampled.tokens[order[:width], step])[:, None]
-            logits = self._forward(cache, ids, counts)
-        cache.active_rows = slice(0, len(order))
-        return sampled, order
+            for _ in range(count if 2 * count >= threads else 1)
+        ]
 
 
-def _common_prefix(seen: Ids, wanted: Ids) -> Ids:
-    """Return the tokens with which both begin."""
-    if wanted[: len(seen)] == seen:
-        return seen
-    pairs = zip(seen, wanted, strict=False)
-    return seen[: next((i for i, (a, b) in enumerate(pairs) if a != b), len(wanted))]
+def _divide(requests: Sequence[Request], parts: Sequence[CachedRows]) -> list[list[int]]:
+    """Return the requests of each part, by index: rows go where they are cached, and other members
+    of a group, which begin alike, together where fewest rows are."""
+    shares: list[list[int]] = [[] for _ in parts]
+    cached = {
+        episode: share for part, share in zip(parts, shares, strict=True) for episode in part.rows
+    }
+    groups: dict[tuple[int, int], list[int]] = {}
+    for index, request in enumerate(requests):
+        episode = request.episode
+        share = cached.get(episode)
+        if share is None:
+            group = (episode.iteration, episode.group_id)
+            share = groups.setdefault(group, min(shares, key=len))
+        share.append(index)
+    return shares
 
 
 def _threads(model: PreTrainedModel) -> AbstractContextManager[None]:
@@ -330,15 +234,3 @@ def _cached_casts(model: nn.Module) -> Iterator[None]:
         for weight in frozen:
             weight.requires_grad_(False)
         torch.set_autocast_cache_enabled(before)
-
-
-def move_to_front(chosen: np.ndarray, total: int) -> np.ndarray:
-    """Return a permutation of ``total`` rows that moves the chosen ones to the front with the
-    fewest exchanges, each with a row that is not chosen."""
-    move = np.arange(total)
-    is_chosen = np.zeros(total, dtype=bool)
-    is_chosen[chosen] = True
-    free = np.flatnonzero(~is_chosen[: len(chosen)])
-    behind = np.flatnonzero(is_chosen[len(chosen) :]) + len(chosen)
-    move[free], move[behind] = behind, free
-    return move

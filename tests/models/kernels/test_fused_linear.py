@@ -10,6 +10,7 @@ from torch import nn
 
 from ragen_pl.models.kernels import fused_linear
 from ragen_pl.models.kernels.fused_linear import FusedLinear, as_columns
+from ragen_pl.models.kernels.packed_linear import pack
 
 SIZES = st.lists(st.sampled_from([1, 3, 8, 16]), min_size=1, max_size=3)
 
@@ -40,13 +41,16 @@ def test_outputs_are_concatenated(
             torch.testing.assert_close(held.columns(as_columns(x)), expected[:, 0].t())
 
 
-def test_small_weights_in_float32_are_transposed() -> None:
+def test_small_weights_in_float32_are_transposed_and_others_packed() -> None:
     layers = make_layers([3, 5], 4, bias=False)
-    for dtype in (torch.float32, torch.bfloat16):
-        (weight,) = FusedLinear.of(layers, dtype).weights
-        assert weight.shape == (8, 4)
-        assert weight.dtype == dtype
-        assert weight.t().is_contiguous() == (dtype == torch.float32)
+    (weight,) = FusedLinear.of(layers, torch.float32).weights
+    assert weight.shape == (8, 4)
+    assert weight.dtype == torch.float32
+    assert weight.t().is_contiguous()
+    (weight,) = FusedLinear.of(layers, torch.bfloat16).weights
+    assert weight.shape == (8, 4)
+    assert weight.dtype == torch.bfloat16
+    assert weight.is_mkldnn == pack(weight.to_dense()).is_mkldnn
 
 
 def test_large_weights_are_copied_only_to_be_cast(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,9 @@ from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.kernels.fused_decoder import FusedDecoder, supports_fused_decoding
 from ragen_pl.models.kernels.rms_norm import use_fused_rms_norm
 from ragen_pl.models.policy import Policy
-from ragen_pl.rollout.engines import in_process
-from ragen_pl.rollout.engines.in_process import InProcessSampler, move_to_front
+from ragen_pl.rollout.engines import cached_rows, in_process
+from ragen_pl.rollout.engines.cached_rows import move_to_front
+from ragen_pl.rollout.engines.in_process import InProcessSampler
 from ragen_pl.rollout.engines.sampling import sample_tokens
 from ragen_pl.runtime.threads import torch_threads
 from ragen_pl.types import Completion, EpisodeId, Request, Sampling
@@ -227,7 +228,7 @@ def test_prefill_in_parts_equals_one_prefill(
     language: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = play(decoder(language), range(7), 3)
-    monkeypatch.setattr(in_process, "PREFILL_TOKENS", 30)
+    monkeypatch.setattr(cached_rows, "PREFILL_TOKENS", 30)
     for (ids, completions), (other_ids, other) in zip(
         play(decoder(language), range(7), 3), whole, strict=True
     ):
@@ -237,9 +238,9 @@ def test_prefill_in_parts_equals_one_prefill(
 
 
 def test_a_narrow_models_prefill_on_a_gpu_reads_more_at_once() -> None:
-    plain = in_process.prefill_tokens("cpu", 576)
-    assert in_process.prefill_tokens("cuda", 576) > plain
-    assert in_process.prefill_tokens("cuda", 1536) == plain
+    plain = cached_rows.prefill_tokens("cpu", 576)
+    assert cached_rows.prefill_tokens("cuda", 576) > plain
+    assert cached_rows.prefill_tokens("cuda", 1536) == plain
 
 
 @pytest.mark.parametrize("prefill", [4096, 30])
@@ -248,8 +249,8 @@ def test_rows_that_pad_a_batch_change_nothing(
 ) -> None:
     """Even where one part of a prefill has no other rows."""
     whole = play(decoder(language), range(7), 3)
-    monkeypatch.setattr(in_process, "bucket_size", lambda size, _: size + 5)
-    monkeypatch.setattr(in_process, "PREFILL_TOKENS", prefill)
+    monkeypatch.setattr(cached_rows, "bucket_size", lambda size, _: size + 5)
+    monkeypatch.setattr(cached_rows, "PREFILL_TOKENS", prefill)
     engine = decoder(language)
     for (ids, completions), (other_ids, other) in zip(
         play(engine, range(7), 3), whole, strict=True
@@ -258,7 +259,8 @@ def test_rows_that_pad_a_batch_change_nothing(
         assert len(completions) == len(other)
         for one, another in zip(completions, other, strict=True):
             assert one.log_probs == pytest.approx(another.log_probs, abs=1e-5)
-    assert len(engine.rows) == 4
+    (part,) = engine.parts
+    assert len(part.rows) == 4
 
 
 @given(st.data())
@@ -311,6 +313,74 @@ def test_samples_follow_the_distribution(temperature: float) -> None:
     assert share.tolist() == pytest.approx(expected.tolist(), abs=1e-3)
 
 
+@pytest.mark.parametrize("own_threads", [False, True])
+def test_rows_in_threads_are_those_of_one_thread(
+    language: LanguageModel, monkeypatch: pytest.MonkeyPatch, own_threads: bool
+) -> None:
+    """Each part keeps its rows across turns, new ones come to it, and old ones leave."""
+    whole = play(decoder(language), range(9), 4)
+    monkeypatch.setattr(in_process, "_LEAST_NUMBERS", 32 * (2 if own_threads else 10))
+    engine = decoder(language)
+    with torch_threads(2):
+        parts = play(engine, range(9), 4)
+    is_fused = isinstance(engine.decode_step, FusedDecoder)
+    assert len(engine.parts) == (2 if own_threads and is_fused else 1)
+    assert engine.tokens_processed <= sum(len(ids) for ids, _ in parts)
+    for (ids, completions), (other_ids, other) in zip(parts, whole, strict=True):
+        assert ids == other_ids
+        for one, another in zip(completions, other, strict=True):
+            assert one.log_probs == pytest.approx(another.log_probs, abs=1e-5)
+            assert one.entropies == pytest.approx(another.entropies, abs=1e-5)
+
+
+def test_members_of_a_group_are_in_one_thread_and_stay_there(
+    language: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_process, "_LEAST_NUMBERS", 2 * 32)
+    asked = [(0, 0), (1, 0), (0, 1), (2, 0), (1, 1), (2, 1), (2, 2), (3, 0)]  # group and member
+
+    def requests(chosen: Sequence[tuple[int, int]], number: int) -> list[Request]:
+        return [
+            Request((3, 10 + group, *range(20, 21 + number)), EpisodeId(5, group, member), number)
+            for group, member in chosen
+        ]
+
+    def groups() -> list[set[tuple[int, int]]]:
+        return [{(each.group_id, each.member) for each in part.rows} for part in engine.parts]
+
+    engine = decoder(language)
+    with torch_threads(3):
+        engine(requests(asked, 0), Sampling(1.0, 5))
+        if not isinstance(engine.decode_step, FusedDecoder):
+            assert len(engine.parts) == 1
+            return
+        first = groups()
+        assert first == [{(0, 0), (0, 1), (3, 0)}, {(1, 0), (1, 1)}, {(2, 0), (2, 1), (2, 2)}]
+        assert engine.tokens_processed == 4 * 3 + len(asked) * 4, "a group's prompt is read once"
+        later = [*reversed(asked[2:]), (4, 0)]
+        engine(requests(later, 1), Sampling(1.0, 5))
+    for before, after in zip(first, groups(), strict=True):
+        assert after - {(4, 0)} == before & set(later)
+
+
+@pytest.mark.parametrize(
+    ("threads", "rows", "parts"),
+    [(1, 64, 1), (2, 31, 1), (2, 32, 2), (4, 31, 1), (4, 32, 2), (5, 64, 4), (9, 64, 1)],
+)
+def test_at_least_half_of_the_threads_have_rows_of_their_own(
+    threads: int, rows: int, parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fewer would leave more of the machine unused than threads that share operations do."""
+    monkeypatch.setattr(in_process, "_LEAST_NUMBERS", 16 * 32)
+    language = EmbeddedModel(hidden_size=32, intermediate_size=48, num_heads=4).build(PIECES, 3)
+    use_fused_rms_norm(language.model)
+    engine = decoder(language)
+    requests = [Request((3, 10), EpisodeId(0, row, 0), 0) for row in range(rows)]
+    with torch_threads(threads):
+        engine(requests, Sampling(1.0, 2))
+    assert len(engine.parts) == parts
+
+
 @pytest.mark.parametrize(("narrower_than", "expected"), [(33, {1}), (32, {2})])
 def test_a_narrow_model_samples_with_one_thread(
     language: LanguageModel,
@@ -325,7 +395,7 @@ def test_a_narrow_model_samples_with_one_thread(
         seen.append(torch.get_num_threads())
         return sample_tokens(*arguments)
 
-    monkeypatch.setattr(in_process, "sample_tokens", sample)
+    monkeypatch.setattr(cached_rows, "sample_tokens", sample)
     with torch_threads(2):
         play(decoder(language), [0, 1, 2], 2)
         assert torch.get_num_threads() == 2
