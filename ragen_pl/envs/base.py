@@ -103,7 +103,7 @@ class TextEnv(gymnasium.Env[str, str]):
         plays them."""
         return ()
 
-    @property
+    @cached_property  # an instance can assign it, or a subclass compute it
     @abstractmethod
     def instruction(self) -> str:
         """The task in words, with the legend of this configuration."""

@@ -354,6 +354,20 @@ def test_an_environment_may_hold_still_after_the_end() -> None:
     check_contract(Still(), "data.env")
 
 
+def test_what_an_environment_says_of_itself_may_depend_on_its_arguments() -> None:
+    class Measured(Stairs):
+        instruction = vars(TextEnv)["instruction"]  # as if Stairs had none
+
+        def __init__(self, steps: int) -> None:
+            super().__init__()
+            self.name, self.instruction = f"stairs of {steps}", f"Climb {steps} steps."
+            self.max_actions = 2 * steps
+
+    env = Measured(3)
+    check_contract(env, "data.env")
+    assert env.instruction == "Climb 3 steps."
+
+
 def raising(*_: Any) -> Any:
     raise AttributeError("not there")
 
@@ -378,6 +392,7 @@ def raising(*_: Any) -> Any:
         ("expert_turn", (), r"expert_turn is \(\); it must be a method, or left out"),
         ("is_lost", lambda env: False, "is_lost is a method: put @property above it, or assign"),
         ("instruction", lambda env: "", "instruction is a method: put @property above it"),
+        ("instruction", vars(TextEnv)["instruction"], "does not define instruction: every"),
         ("set_state", TextEnv.set_state, "does not define set_state: every environment must"),
         ("reset", gymnasium.Env.reset, "does not define reset: every environment must"),
         ("is_true", raising, "defines is_true: it is called thought_correct now"),
