@@ -31,10 +31,13 @@ from ragen_pl.runtime.threads import torch_threads
 from ragen_pl.types import Completion, Request, Sampling
 
 _NARROW = 512
-"""States of a model whose operations are not divided among threads have fewer elements."""
-_LEAST_NUMBERS = 1 << 13
-"""Fewest numbers in the hidden states of a thread's rows, one token of each: Python takes as long
-for a part of the rows as for all, and runs in one thread at a time."""
+"""States of a model that is sampled from with one thread have fewer elements."""
+_LEAST_ROWS = 8
+"""Fewest rows of a thread: Python takes as long for a part of the rows as for all, and runs in one
+thread at a time."""
+_TYPES_IN_THREADS = {torch.bfloat16}
+"""Types of products whose rows are divided among threads. In float32 a product of few rows copies
+its weights, which every thread would do."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +84,8 @@ class InProcess(Engine):
 class InProcessSampler:
     """A sampler with the policy's own weights and a cached row per trajectory.
 
-    Call ``reset`` after the weights change. On a CPU with several threads each samples a part of
-    the rows: threads that share every operation wait for one another after it.
+    Call ``reset`` after the weights change. In bfloat16 on a CPU each thread samples a part of the
+    rows of a wide model: threads that share every operation wait for one another after it.
 
     Args:
         model: The causal language model.
@@ -172,9 +175,14 @@ class InProcessSampler:
         """Return as many parts as have threads of their own, at least half of all threads, or
         one."""
         count, threads = 1, torch.get_num_threads()
-        if isinstance(decode_step, FusedDecoder) and self.model.device.type == "cpu":
-            width = self.model.config.get_text_config().hidden_size
-            count = min(threads, rows * width // _LEAST_NUMBERS)
+        is_divided = (
+            self.model.device.type == "cpu"
+            and isinstance(decode_step, FusedDecoder)
+            and decode_step.dtype in _TYPES_IN_THREADS
+            and not _is_narrow(self.model)
+        )
+        if is_divided:
+            count = min(threads, rows // _LEAST_ROWS)
         return [
             self.rows_class(
                 self.model,
@@ -205,11 +213,19 @@ def _divide(requests: Sequence[Request], parts: Sequence[CachedRows]) -> list[li
     return shares
 
 
+def _is_narrow(model: PreTrainedModel) -> bool:
+    """Return whether a token's operations are over before other threads have taken their part.
+
+    A rollout of the default run takes a quarter longer where two threads share operations, and as
+    long where each has rows of its own.
+    """
+    return bool(model.config.get_text_config().hidden_size < _NARROW)
+
+
 def _threads(model: PreTrainedModel) -> AbstractContextManager[None]:
-    """Sample from a narrow model on a CPU with one thread: a token's operations are over before
-    others have taken their part, so that a rollout of two takes a quarter longer."""
-    is_narrow = model.config.get_text_config().hidden_size < _NARROW
-    return torch_threads(1) if model.device.type == "cpu" and is_narrow else nullcontext()
+    """Sample from a narrow model on a CPU with one thread."""
+    is_alone = model.device.type == "cpu" and _is_narrow(model)
+    return torch_threads(1) if is_alone else nullcontext()
 
 
 @contextmanager

@@ -313,13 +313,20 @@ def test_samples_follow_the_distribution(temperature: float) -> None:
     assert share.tolist() == pytest.approx(expected.tolist(), abs=1e-3)
 
 
+def in_threads_of(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    """Divide the rows of these small models in float32, too, at least so many for a thread."""
+    monkeypatch.setattr(in_process, "_TYPES_IN_THREADS", {torch.float32})
+    monkeypatch.setattr(in_process, "_NARROW", 32)
+    monkeypatch.setattr(in_process, "_LEAST_ROWS", rows)
+
+
 @pytest.mark.parametrize("own_threads", [False, True])
 def test_rows_in_threads_are_those_of_one_thread(
     language: LanguageModel, monkeypatch: pytest.MonkeyPatch, own_threads: bool
 ) -> None:
     """Each part keeps its rows across turns, new ones come to it, and old ones leave."""
     whole = play(decoder(language), range(9), 4)
-    monkeypatch.setattr(in_process, "_LEAST_NUMBERS", 32 * (2 if own_threads else 10))
+    in_threads_of(monkeypatch, 2 if own_threads else 10)
     engine = decoder(language)
     with torch_threads(2):
         parts = play(engine, range(9), 4)
@@ -336,7 +343,7 @@ def test_rows_in_threads_are_those_of_one_thread(
 def test_members_of_a_group_are_in_one_thread_and_stay_there(
     language: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(in_process, "_LEAST_NUMBERS", 2 * 32)
+    in_threads_of(monkeypatch, 2)
     asked = [(0, 0), (1, 0), (0, 1), (2, 0), (1, 1), (2, 1), (2, 2), (3, 0)]  # group and member
 
     def requests(chosen: Sequence[tuple[int, int]], number: int) -> list[Request]:
@@ -364,6 +371,22 @@ def test_members_of_a_group_are_in_one_thread_and_stay_there(
 
 
 @pytest.mark.parametrize(
+    ("dtype", "width", "parts"), [("bf16", 512, 2), ("fp32", 512, 1), ("bf16", 508, 1)]
+)
+def test_wide_models_in_bfloat16_are_sampled_in_threads(dtype: str, width: int, parts: int) -> None:
+    language = EmbeddedModel(
+        hidden_size=width, intermediate_size=8, num_layers=1, num_heads=2, num_key_value_heads=1
+    ).build(PIECES, 3)
+    use_fused_rms_norm(language.model)
+    engine = decoder(language)
+    engine.autocast = lambda: torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bf16")
+    requests = [Request((3, 10), EpisodeId(0, row, 0), 0) for row in range(16)]
+    with torch_threads(2):
+        engine(requests, Sampling(1.0, 2))
+    assert len(engine.parts) == parts
+
+
+@pytest.mark.parametrize(
     ("threads", "rows", "parts"),
     [(1, 64, 1), (2, 31, 1), (2, 32, 2), (4, 31, 1), (4, 32, 2), (5, 64, 4), (9, 64, 1)],
 )
@@ -371,7 +394,7 @@ def test_at_least_half_of_the_threads_have_rows_of_their_own(
     threads: int, rows: int, parts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fewer would leave more of the machine unused than threads that share operations do."""
-    monkeypatch.setattr(in_process, "_LEAST_NUMBERS", 16 * 32)
+    in_threads_of(monkeypatch, 16)
     language = EmbeddedModel(hidden_size=32, intermediate_size=48, num_heads=4).build(PIECES, 3)
     use_fused_rms_norm(language.model)
     engine = decoder(language)
