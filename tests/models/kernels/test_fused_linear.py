@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from ragen_pl.models.kernels import fused_linear
+from ragen_pl.models.kernels import fused_linear, packed_linear
 from ragen_pl.models.kernels.fused_linear import FusedLinear, as_columns
 from ragen_pl.models.kernels.packed_linear import pack
 
@@ -41,7 +41,9 @@ def test_outputs_are_concatenated(
             torch.testing.assert_close(held.columns(as_columns(x)), expected[:, 0].t())
 
 
-def test_small_weights_in_float32_are_transposed_and_others_packed() -> None:
+def test_small_weights_in_float32_are_transposed_and_others_packed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     layers = make_layers([3, 5], 4, bias=False)
     (weight,) = FusedLinear.of(layers, torch.float32).weights
     assert weight.shape == (8, 4)
@@ -50,6 +52,9 @@ def test_small_weights_in_float32_are_transposed_and_others_packed() -> None:
     (weight,) = FusedLinear.of(layers, torch.bfloat16).weights
     assert weight.shape == (8, 4)
     assert weight.dtype == torch.bfloat16
+    assert not weight.is_mkldnn
+    monkeypatch.setattr(packed_linear, "_LEAST", 0)
+    (weight,) = FusedLinear.of(layers, torch.bfloat16).weights
     assert weight.is_mkldnn == pack(weight.to_dense()).is_mkldnn
 
 

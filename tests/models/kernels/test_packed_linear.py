@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from ragen_pl.models.kernels import packed_linear
 from ragen_pl.models.kernels.packed_linear import linear, pack
 
 SUPPORTED = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_weights() -> Iterator[None]:
+    """Pack these weights, too."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(packed_linear, "_LEAST", 0)
+        yield
 
 
 @given(st.integers(1, 70), st.integers(1, 130), st.integers(1, 130), st.booleans())
@@ -46,7 +57,11 @@ def test_other_weights_and_machines_keep_theirs(monkeypatch: pytest.MonkeyPatch)
     assert pack(weight) is weight, "float32 would have other bits"
     meta = torch.empty(8, 4, dtype=torch.bfloat16, device="meta")
     assert pack(meta) is meta
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     half = weight.bfloat16()
+    assert pack(half).is_mkldnn == SUPPORTED
+    with monkeypatch.context() as patch:
+        patch.setattr(packed_linear, "_LEAST", 33)
+        assert pack(half) is half, "a small one"
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     assert pack(half) is half
     assert linear(half, half).equal(half @ half.t())
