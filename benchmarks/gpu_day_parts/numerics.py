@@ -172,7 +172,7 @@ def _waits(record: Record, bench: Bench) -> None:
         def _decode(self, *args: Any) -> Any:
             nonlocal count
             with _counted_waits() as found:
-                # Not the timed one, which waits for the device to read the clock.
+                # Not the timed one, which waits for the device before it reads the clock.
                 result = CachedRows._decode(self, *args)
             count += found()
             return result

@@ -65,7 +65,7 @@ class TokenEstimates:
     advantages: tuple[float, ...]
     """As the policy loss takes them, before the trajectory's weight."""
     log_prob_gaps: tuple[float, ...] | None
-    """Recomputed minus sampled log-prob; None if the update takes the sampled ones."""
+    """Recomputed minus sampled log-prob; None if the trainer did not compute them."""
 
 
 def trajectory_record(
