@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
 import torch
@@ -60,8 +60,8 @@ class TimedDecoder(InProcessSampler):
     rows_class = TimedRows
 
     def seconds(self, phase: str) -> float:
-        """Return the seconds of a phase since the weights changed, a mean of the threads'."""
-        return fmean(part.seconds[phase] for part in self.parts if isinstance(part, TimedRows))
+        """Return the seconds of a phase since the weights changed, of the slowest thread."""
+        return max(part.seconds[phase] for part in self.parts if isinstance(part, TimedRows))
 
 
 @dataclass(frozen=True)

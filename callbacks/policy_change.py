@@ -84,7 +84,8 @@ class PolicyChange(RolloutCallback):
     def on_training_batch(
         self, trainer: Trainer, module: LightningModule, batch: TrainingBatch
     ) -> None:
-        """Score the sample with the policy that collected it."""
+        """Score the sample with the policy that collected it, unless the trainer has: in other
+        micro-batches, whose rounding may differ."""
         gains = batch.rollout.kept_tokens & (batch.advantages > 0)
         level = masked_mean(batch.old_log_probs.double().cpu(), gains.cpu(), all_reduce_sum)
         if all_reduce_sum(gains.sum().cpu()) > 0:

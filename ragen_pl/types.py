@@ -520,7 +520,7 @@ class TrainingBatch(TensorBatch):
     """Whether the batch gets a single update, at the weights that sampled it: its loss then takes
     the update's own log-probs for the old ones."""
     old_is_sampled: bool = False
-    """Whether old log-probs are the sampler's, because nobody asked the trainer for its own."""
+    """Whether old log-probs are the sampler's, rather than the trainer's own."""
 
     def __len__(self) -> int:
         return len(self.rollout)

@@ -48,7 +48,7 @@ class NoExpertError(ValueError):
 class TextEnv(gymnasium.Env[str, str]):
     """A gymnasium environment whose observations and actions are text.
 
-    A subclass sets ``name``, ``actions`` and ``max_actions``, and implements ``instruction``,
+    A subclass sets ``name``, ``instruction``, ``actions`` and ``max_actions``, and implements
     ``reset``, ``step``, ``get_state``, ``set_state`` and ``render_text``; the rest has defaults.
 
     ``reset(seed=s, options={"noise_seed": n})``: ``s`` alone decides the initial state, so that the
@@ -104,9 +104,9 @@ class TextEnv(gymnasium.Env[str, str]):
         return ()
 
     @cached_property  # an instance can assign it, or a subclass compute it
-    @abstractmethod
     def instruction(self) -> str:
-        """The task in words, with the legend of this configuration."""
+        """The task in words, with the legend of this configuration; every environment has one."""
+        raise NotImplementedError(f"{type(self).__name__} sets no instruction")
 
     @abstractmethod
     def get_state(self) -> dict[str, Any]:

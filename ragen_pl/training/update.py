@@ -369,7 +369,7 @@ class Update:
             if batch.on_policy:
                 own = output.log_probs.detach().to(old)
                 old[rows, : own.shape[1]] = own
-                micro_batch = replace(micro_batch, old_log_probs=own)
+                micro_batch = replace(micro_batch, old_log_probs=own, old_is_sampled=False)
             ref_log_probs = self._ref_log_probs(micro_batch.rollout)
             loss, shares = objective(output, micro_batch, ref_log_probs)
             if value_objective is not None:

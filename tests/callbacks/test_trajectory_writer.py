@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -295,6 +296,20 @@ def make_batch(
     ids = rollout.trajectory_ids[:, None] * rollout.loss_mask
     zeros = torch.zeros_like(rollout.rewards)
     return TrainingBatch(rollout, rollout.sampled_log_probs + 0.25, zeros, ids.float(), zeros)
+
+
+@pytest.mark.parametrize("is_sampled", [False, True])
+def test_gaps_are_known_where_the_trainer_computed_log_probs(
+    tmp_path: Path, is_sampled: bool
+) -> None:
+    writer, trainer, groups = TrajectoryWriter(1), played(tmp_path, 0), [make_group([0.0, 1.0])]
+    weights = ((1.0, 1.0),)
+    batch = replace(make_batch(groups, weights), old_is_sampled=is_sampled)
+    writer.on_selection(trainer, NO_TRAINER, groups, Selection(weights, ("kept",)))
+    writer.on_training_batch(trainer, MODULE, batch)
+    for record in read_records(tmp_path / "trajectories" / "rollout-00001.jsonl"):
+        (tokens,) = (turn["tokens"] for turn in record["turns"])
+        assert tokens["log_prob_gaps"] == (None if is_sampled else [0.25] * 2)
 
 
 def test_ranks_write_together_what_one_writes_alone(

@@ -130,7 +130,9 @@ def pass_work(plan_input: PlanInput, cluster: Cluster) -> PassWork:
         or not optimization.reuses_own_log_probs(algorithm, rollout.is_on_policy)
     )
     has_critic = networks.critic is not None
-    scored = policy * (has_old_pass + (networks.reference is not None)) + backbone * has_critic
+    has_values_pass = networks.policy.value_head is not None and not has_old_pass
+    scored = policy * (has_old_pass + (networks.reference is not None))
+    scored += backbone * (has_critic + has_values_pass)
     passes = training_passes(is_frozen=trainable.lora is not None)
     itemsize = _BF16_BYTES if plan_input.bf16 else 4
     return PassWork(

@@ -137,6 +137,11 @@ class FusedDecoder:
         self.rotation = _RotaryTable(stack.rotary_emb, max_context, model.device)
         self.layers = [_Layer(layer, dtype) for layer in stack.layers]
 
+    @property
+    def changes_angles(self) -> bool:
+        """Whether a call may change the angles of another one that runs at the same time."""
+        return self.rotation.table is None
+
     @torch.no_grad()
     def __call__(self, ids: Tensor, positions: Tensor, mask: Tensor, cache: Cache) -> Tensor:
         """Return the (n, V) float32 logits after a block of tokens.

@@ -73,13 +73,16 @@ def enable_gather(model: PreTrainedModel) -> bool:
 def is_known_and_unwrapped(backbone: nn.Module, network: nn.Module) -> bool:
     """Return whether a backbone may run several times in one pass of its network, also at once.
 
-    It is of a known family, whose layers change nothing while they run, and no module is wrapped:
+    It is of a known family, whose layers change nothing while they run, its rotary angles do not
+    depend on the longest position of a pass, and no module is wrapped:
     hooks that gather shards must run equally often on every rank, and in one order; layers that are
     checkpointed or compiled keep what a single pass has.
     """
     layers: Any = getattr(backbone, "layers", ())
+    rotary: Any = getattr(backbone, "rotary_emb", None)
     return (
         bool(layers)
+        and "dynamic" not in str(getattr(rotary, "rope_type", ""))
         and isinstance(layers[-1], GatherLastLayer)
         and not getattr(layers[-1], "gradient_checkpointing", False)
         and not has_hooks(network)

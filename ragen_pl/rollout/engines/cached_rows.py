@@ -72,7 +72,10 @@ class CachedRows:
 
     @torch.no_grad()
     def sample(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
-        """Sample a completion for each of at least one request; other rows are dropped."""
+        """Sample a completion for each request; other rows are dropped."""
+        if not requests:
+            self.rows, self.cache = {}, None
+            return []
         noise = np.stack([uniform_noise(self.seed, request, sampling) for request in requests])
         cache, logits = self._read(requests)
         sampled, order = self._decode(cache, logits, noise, sampling)

@@ -17,6 +17,7 @@ from ragen_pl.distributed.sharding import has_hooks
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.base import LanguageModel
 from ragen_pl.models.kernels.fused_decoder import FusedDecoder
+from ragen_pl.models.kernels.packed_linear import has_packed_products
 from ragen_pl.rollout.engines.base import Autocast, Engine
 from ragen_pl.rollout.engines.cached_rows import CachedRows
 from ragen_pl.rollout.engines.cuda_graphs import (
@@ -35,9 +36,6 @@ _NARROW = 512
 _LEAST_ROWS = 8
 """Fewest rows of a thread: Python takes as long for a part of the rows as for all, and runs in one
 thread at a time."""
-_TYPES_IN_THREADS = {torch.bfloat16}
-"""Types of products whose rows are divided among threads. In float32 a product of few rows copies
-its weights, which every thread would do."""
 
 
 @dataclass(frozen=True)
@@ -136,12 +134,12 @@ class InProcessSampler:
             return []
         with self.autocast(), _cached_casts(self.model):
             self.decode_step = self.decode_step or self._build_decode_step()
-            self.parts = self.parts or self._open_parts(self.decode_step, len(requests))
+            if not _is_any_cached(requests, self.parts):
+                self.parts = self._open_parts(self.decode_step, len(requests))
             shares = _divide(requests, self.parts)
             computations = [
                 partial(part.sample, [requests[index] for index in share], sampling)
                 for part, share in zip(self.parts, shares, strict=True)
-                if share
             ]
             try:
                 with _threads(self.model):
@@ -172,13 +170,15 @@ class InProcessSampler:
         return GraphedDecodeStep(decode_step, self.new_capture)
 
     def _open_parts(self, decode_step: DecodeStep, rows: int) -> list[CachedRows]:
-        """Return as many parts as have threads of their own, at least half of all threads, or
-        one."""
+        """Return parts for so many rows: as many as have threads of their own, if these are at
+        least half of all threads, or one."""
         count, threads = 1, torch.get_num_threads()
         is_divided = (
             self.model.device.type == "cpu"
             and isinstance(decode_step, FusedDecoder)
-            and decode_step.dtype in _TYPES_IN_THREADS
+            # Otherwise a product of few rows copies its weights, which every thread would do.
+            and has_packed_products(decode_step.dtype)
+            and not decode_step.changes_angles
             and not _is_narrow(self.model)
         )
         if is_divided:
@@ -195,21 +195,28 @@ class InProcessSampler:
         ]
 
 
+def _is_any_cached(requests: Sequence[Request], parts: Sequence[CachedRows]) -> bool:
+    """Return whether a part holds the row of a request."""
+    return any(request.episode in part.rows for part in parts for request in requests)
+
+
 def _divide(requests: Sequence[Request], parts: Sequence[CachedRows]) -> list[list[int]]:
-    """Return the requests of each part, by index: rows go where they are cached, and other members
-    of a group, which begin alike, together where fewest rows are."""
+    """Return the requests of each part, by index: rows go where they are cached, and others where
+    fewest rows are, members of a group, which begin alike, together as far as parts stay equal."""
     shares: list[list[int]] = [[] for _ in parts]
     cached = {
         episode: share for part, share in zip(parts, shares, strict=True) for episode in part.rows
     }
-    groups: dict[tuple[int, int], list[int]] = {}
+    others: list[int] = []
     for index, request in enumerate(requests):
-        episode = request.episode
-        share = cached.get(episode)
-        if share is None:
-            group = (episode.iteration, episode.group_id)
-            share = groups.setdefault(group, min(shares, key=len))
-        share.append(index)
+        cached.get(request.episode, others).append(index)
+    most, of_group = -(-len(requests) // len(parts)), dict[tuple[int, int], list[int]]()
+    for index in others:
+        episode = requests[index].episode
+        group = (episode.iteration, episode.group_id)
+        if group not in of_group or len(of_group[group]) >= most:
+            of_group[group] = min(shares, key=len)
+        of_group[group].append(index)
     return shares
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
 
 from benchmarks.roofline import sizes_of
 from benchmarks.workload import RandomModel
+from ragen_pl.algorithms.estimators import GAE, CriticConfig
 from ragen_pl.cli.entry_point import BAD_CONFIG, main
 from ragen_pl.cli.plan.inputs import Cluster
 from ragen_pl.cli.plan.networks import MetaNetworks
@@ -73,6 +75,22 @@ def test_more_passes_over_a_rollout_take_as_many_updates_and_need_old_log_probs(
     once, both = pass_work(given, Cluster()), pass_work(twice, Cluster())
     assert both.update == 2 * once.update
     assert (once.score_pass, both.score_pass) == (0, once.update / 3)
+
+
+@pytest.mark.parametrize("old", ["recomputed", "sampled"])
+def test_a_value_head_has_one_pass_before_a_single_update(
+    old: Literal["recomputed", "sampled"],
+) -> None:
+    """Of the whole policy, which gives old log-probs with the values, or of its backbone."""
+    given = plan_input()
+    shared = replace(
+        given,
+        algorithm=replace(given.algorithm, advantage=GAE(critic=CriticConfig(backbone="shared"))),
+        optimization=replace(given.optimization, old_log_probs=old),
+    )
+    sizes = DecoderSizes.of(MetaNetworks.of(shared).model)
+    sampled = 12 * shared.sequences * shared.sampled_tokens if old == "recomputed" else 0
+    assert pass_work(shared, Cluster()).score_pass == sizes.forward_operations(12 * 64, sampled, 32)
 
 
 def test_more_processes_share_the_groups_and_a_quicker_device_takes_less() -> None:

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ragen_pl.models.base import LanguageModel
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.kernels.fused_decoder import FusedDecoder, supports_fused_decoding
+from ragen_pl.models.kernels.packed_linear import has_packed_products
 from ragen_pl.models.kernels.rms_norm import use_fused_rms_norm
 from ragen_pl.models.policy import Policy
 from ragen_pl.rollout.engines import cached_rows, in_process
@@ -315,7 +316,7 @@ def test_samples_follow_the_distribution(temperature: float) -> None:
 
 def in_threads_of(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     """Divide the rows of these small models in float32, too, at least so many for a thread."""
-    monkeypatch.setattr(in_process, "_TYPES_IN_THREADS", {torch.float32})
+    monkeypatch.setattr(in_process, "has_packed_products", lambda dtype: dtype == torch.float32)
     monkeypatch.setattr(in_process, "_NARROW", 32)
     monkeypatch.setattr(in_process, "_LEAST_ROWS", rows)
 
@@ -383,7 +384,55 @@ def test_wide_models_in_bfloat16_are_sampled_in_threads(dtype: str, width: int, 
     requests = [Request((3, 10), EpisodeId(0, row, 0), 0) for row in range(16)]
     with torch_threads(2):
         engine(requests, Sampling(1.0, 2))
-    assert len(engine.parts) == parts
+    assert len(engine.parts) == (parts if has_packed_products(torch.bfloat16) else 1)
+
+
+def small_fused() -> LanguageModel:
+    language = EmbeddedModel(hidden_size=32, intermediate_size=48, num_heads=4).build(PIECES, 3)
+    use_fused_rms_norm(language.model)
+    return language
+
+
+@pytest.mark.parametrize(("groups", "members", "threads"), [(4, 16, 8), (2, 8, 2), (3, 16, 2)])
+def test_every_thread_has_as_many_rows(
+    groups: int, members: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group is divided where the parts would be unequal otherwise."""
+    in_threads_of(monkeypatch, 8)
+    engine = decoder(small_fused())
+    ids = [EpisodeId(0, group, member) for group in range(groups) for member in range(members)]
+    with torch_threads(threads):
+        engine([Request((3, 10), each, 0) for each in ids], Sampling(1.0, 2))
+        assert {len(part.rows) for part in engine.parts} == {groups * members // threads}
+        kept = [each for each in ids if each in engine.parts[0].rows]
+        new = [EpisodeId(0, groups, member) for member in range(len(kept))]
+        engine([Request((3, 10, 11), each, 1) for each in new + kept], Sampling(1.0, 2))
+        assert set(kept) <= set(engine.parts[0].rows)
+        assert len(engine.parts[0].rows) == max(len(kept), -(-2 * len(kept) // threads))
+        engine([Request((3, 10, 11, 12), each, 2) for each in kept], Sampling(1.0, 2))
+        assert all(part.cache is None and not part.rows for part in engine.parts[1:])
+        engine([Request((3, 10), EpisodeId(1, 0, 0), 0)], Sampling(1.0, 2))
+        assert len(engine.parts) == 1, "nothing was cached, and one row is for one thread"
+
+
+def test_angles_that_depend_on_the_longest_row_are_not_shared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    in_threads_of(monkeypatch, 2)
+    for is_fixed in (True, False):
+        language = small_fused()
+        if not is_fixed:
+            language.model.model.rotary_emb.rope_type = "dynamic"
+            language.model.model.rotary_emb.forward = lambda x, positions: (
+                torch.ones(*positions.shape, 8),
+                torch.zeros(*positions.shape, 8),
+            )
+        engine = decoder(language)
+        with torch_threads(2):
+            engine(
+                [Request((3, 10), EpisodeId(0, row, 0), 0) for row in range(8)], Sampling(1.0, 2)
+            )
+        assert len(engine.parts) == (2 if is_fixed else 1)
 
 
 @pytest.mark.parametrize(
@@ -395,9 +444,7 @@ def test_at_least_half_of_the_threads_have_rows_of_their_own(
 ) -> None:
     """Fewer would leave more of the machine unused than threads that share operations do."""
     in_threads_of(monkeypatch, 16)
-    language = EmbeddedModel(hidden_size=32, intermediate_size=48, num_heads=4).build(PIECES, 3)
-    use_fused_rms_norm(language.model)
-    engine = decoder(language)
+    engine = decoder(small_fused())
     requests = [Request((3, 10), EpisodeId(0, row, 0), 0) for row in range(rows)]
     with torch_threads(threads):
         engine(requests, Sampling(1.0, 2))
