@@ -153,13 +153,15 @@ def test_without_gradients_there_is_no_graph(is_frozen: bool, parts: list[int]) 
     assert parts == [3]
 
 
-@pytest.mark.parametrize("change", ["hook", "checkpointing"])
+@pytest.mark.parametrize("change", ["hook", "checkpointing", "angles of the longest position"])
 def test_what_runs_once_per_pass_is_not_divided(change: str, parts: list[int]) -> None:
     policy = Policy(make_model())
     if change == "hook":
         policy.model.get_input_embeddings().register_forward_hook(lambda *_: None)  # type: ignore[no-untyped-call]
-    else:
+    elif change == "checkpointing":
         policy.model.gradient_checkpointing_enable()  # type: ignore[no-untyped-call]
+    else:
+        policy.model.model.rotary_emb.rope_type = "dynamic"
     policy(*rows()).log_probs.sum().backward()  # type: ignore[no-untyped-call]
     assert parts == []
 
