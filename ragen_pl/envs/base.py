@@ -103,10 +103,11 @@ class TextEnv(gymnasium.Env[str, str]):
         plays them."""
         return ()
 
-    @cached_property  # an instance can assign it, or a subclass compute it
+    # A cached property for the same reason; unassigned, it is no attribute, as ``name`` is none.
+    @cached_property
     def instruction(self) -> str:
-        """The task in words, with the legend of this configuration; every environment has one."""
-        raise NotImplementedError(f"{type(self).__name__} sets no instruction")
+        """The task in words, with the legend of this configuration."""
+        raise AttributeError(f"{type(self).__name__} has no instruction: assign it, as its name")
 
     @abstractmethod
     def get_state(self) -> dict[str, Any]:

@@ -363,6 +363,7 @@ def test_what_an_environment_says_of_itself_may_depend_on_its_arguments() -> Non
             self.name, self.instruction = f"stairs of {steps}", f"Climb {steps} steps."
             self.max_actions = 2 * steps
 
+    assert not hasattr(TextEnv(), "instruction")  # type: ignore[abstract]
     env = Measured(3)
     check_contract(env, "data.env")
     assert env.instruction == "Climb 3 steps."
