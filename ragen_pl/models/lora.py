@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import torch
 from peft import LoraConfig, PeftModel, TaskType, get_peft_model
 from peft.tuners._buffer_dict import BufferDict
 from peft.tuners.lora import Linear as LoraLinear
@@ -119,6 +120,16 @@ def is_plain_adapter_part(part: nn.Module) -> bool:
     )
 
 
+def base_dtypes(model: nn.Module) -> set[torch.dtype]:
+    """Return the types of all weights but those of adapters, which have a type of their own."""
+    return {weight.dtype for name, weight in model.named_parameters() if not _is_adapter(name)}
+
+
+def _is_adapter(name: str) -> bool:
+    """Return whether a weight of this name is an adapter's."""
+    return ".lora_" in name
+
+
 def copy_sharing_frozen(module: M) -> M:
     """Copy a module, except for frozen weights, which the copy shares."""
     frozen = {id(weight): weight for weight in module.parameters() if not weight.requires_grad}
@@ -144,7 +155,7 @@ def merged_weights(
         if isinstance(layer, LoraLayer)
     }
     for name, weight in weights.items():
-        if ".lora_" in name:
+        if _is_adapter(name):
             continue
         plain = name.replace(".base_layer.", ".")
         if plain in adapted:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from ragen_pl.models.kernels.packed_linear import linear, pack
+from ragen_pl.models.kernels.packed_linear import has_packed_products, linear, pack
 from ragen_pl.models.lora import AdapterMatrices, split_adapter
 
 _SMALL = 1 << 18
@@ -32,9 +32,9 @@ _BLOCK = 64
 class FusedLinear:
     """Linear layers with the same input, fused, with weights in the type of computation.
 
-    Weights that are small, or copied anyway to be cast, are concatenated. On a CPU, those in
-    bfloat16 are packed, and small ones in float32 are stored transposed: products of few rows then
-    take 0.5 to 0.9, or 0.6 to 0.8, of the time.
+    Weights that are small, or copied anyway to be cast or packed, are concatenated. On a CPU, those
+    in bfloat16 are packed, and small ones in float32 are stored transposed: products of few rows
+    then take 0.5 to 0.9, or 0.6 to 0.8, of the time.
 
     Args:
         weights: Weight matrices (out, in), one per layer, or a single concatenated one.
@@ -70,7 +70,8 @@ class FusedLinear:
         biases = [layer.bias.detach().to(dtype) for layer in layers if layer.bias is not None]
         bias = torch.cat(biases) if biases else None
         is_large = sum(weight.numel() for weight in weights) > _SMALL
-        if is_large and weights[0].dtype == dtype:
+        is_packed = weights[0].device.type == "cpu" and has_packed_products(dtype)
+        if is_large and weights[0].dtype == dtype and not is_packed:
             return cls(weights, bias, _in_blocks(weights))
         fused = torch.cat([weight.to(dtype) for weight in weights])
         if not is_large and _is_float32_on_cpu(fused):

@@ -50,11 +50,11 @@ def build_decode_step(model: PreTrainedModel, max_context: int) -> DecodeStep:
         model: The causal language model.
         max_context: Upper bound of a row's length.
     """
-    if not supports_fused_decoding(model):
-        return ModelForward(model)
     device = model.device.type
     autocast = torch.is_autocast_enabled(device)
     dtype = torch.get_autocast_dtype(device) if autocast else torch.float32
+    if not supports_fused_decoding(model, dtype):
+        return ModelForward(model)
     return FusedDecoder(model, dtype, max_context)
 
 

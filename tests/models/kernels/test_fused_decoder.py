@@ -62,10 +62,13 @@ def read(reader: DecodeStep) -> list[Tensor]:
     return said
 
 
-@pytest.mark.parametrize("is_bf16", [False, True], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("held", ["fp32", "cast", "bf16"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_logits_equal_the_models(family: str, is_bf16: bool) -> None:
-    model = make_model(family)
+def test_logits_equal_the_models(family: str, held: str) -> None:
+    """Weights in float32, for products in it or cast to bfloat16, or in bfloat16."""
+    model, is_bf16 = make_model(family), held != "fp32"
+    if held == "bf16":
+        model.bfloat16()
     with casting(is_bf16):
         quick = build_decode_step(model, 64)
         assert isinstance(quick, FusedDecoder)
@@ -149,12 +152,19 @@ def with_adapters(
     return model
 
 
+def hold_base_in_bf16(model: PreTrainedModel) -> None:
+    """Cast the frozen weights, as a run does whose ``policy.dtype`` is bfloat16."""
+    for weight in model.parameters():
+        if not weight.requires_grad:
+            weight.data = weight.data.bfloat16()
+
+
 def distance(one: list[Tensor], other: list[Tensor]) -> float:
     """Return the mean distance of log-probs."""
     return float((torch.cat(one) - torch.cat(other)).abs().mean())
 
 
-@pytest.mark.parametrize("is_bf16", [False, True], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("held", ["fp32", "cast", "bf16"])
 @pytest.mark.parametrize(
     ("target_modules", "family"),
     [
@@ -169,19 +179,23 @@ def test_adapters_are_part_of_the_logits(
     blocks: bool,
     target_modules: tuple[str, ...] | None,
     family: str,
-    is_bf16: bool,
+    held: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    is_bf16 = held != "fp32"
     if blocks:
         monkeypatch.setattr(fused_linear, "_SMALL", 0)
         monkeypatch.setattr(fused_linear, "_FEW_ROWS", range(2, 100))
         monkeypatch.setattr(fused_linear, "_BLOCK", 8)
-    model = with_adapters(target_modules, family)
+    model, base = with_adapters(target_modules, family), make_model(family)
+    if held == "bf16":  # adapters keep float32
+        hold_base_in_bf16(model)
+        base.bfloat16()
     with casting(is_bf16):
         quick = build_decode_step(model, 64)
         assert isinstance(quick, FusedDecoder)
         found, expected = read(quick), read(ModelForward(model))
-        plain = read(ModelForward(make_model(family)))
+        plain = read(ModelForward(base))
     assert max(float((a - b).abs().max()) for a, b in zip(expected, plain, strict=True)) > 0.2
     # Rounded where peft rounds: in 16 bits they are the same, but for the order of few sums.
     assert distance(found, expected) < (1e-3 if is_bf16 else 2e-6)
@@ -232,6 +246,12 @@ def with_other_norms() -> PreTrainedModel:
     return model
 
 
+def with_bf16_norm() -> PreTrainedModel:
+    model = make_model()
+    model.model.norm.bfloat16()
+    return model
+
+
 REFUSED: dict[str, Callable[[], PreTrainedModel]] = {
     "merged adapters": with_merged_adapters,
     "several adapters": with_further_adapters,
@@ -246,12 +266,13 @@ REFUSED: dict[str, Callable[[], PreTrainedModel]] = {
         "qwen3", sliding_window=4, use_sliding_window=True, max_window_layers=0
     ),
     "another attention": lambda: make_model(attn_implementation="sdpa"),
-    "16-bit weights": lambda: make_model().bfloat16(),
+    "16-bit weights without autocast": lambda: make_model().bfloat16(),
+    "weights of several types": with_bf16_norm,
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_other_models_use_their_own_forward(case: str) -> None:
     model = REFUSED[case]()
-    assert not supports_fused_decoding(model)
+    assert not supports_fused_decoding(model, torch.float32)
     assert isinstance(build_decode_step(model, 64), ModelForward)

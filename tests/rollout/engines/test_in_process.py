@@ -37,7 +37,8 @@ def language(request: pytest.FixtureRequest) -> LanguageModel:
     language = small.build(PIECES, seed=3)
     if request.param == "fused":
         use_fused_rms_norm(language.model)
-    assert supports_fused_decoding(language.model) == (request.param == "fused")
+    is_fused = supports_fused_decoding(language.model, torch.float32)
+    assert is_fused == (request.param == "fused")
     return language
 
 
