@@ -441,8 +441,8 @@ class Optimization:
         old_log_probs: The denominator of the importance ratio. recomputed: the trainer's log-probs
             of the sampled tokens, from a separate pass if a rollout has more than one update;
             sampled: the sampler's log-probs, which saves that pass and is refused unless the two
-            agree within 1e-4 when RL begins. In bf16 they are equal on a CPU that multiplies it,
-            and differ by more on a GPU.
+            agree within 1e-4 when RL begins. In bf16 they are equal on a CPU with AVX512-BF16, if
+            the attention is the package's, and differ by more elsewhere.
     """
 
     lr: float = 1e-4

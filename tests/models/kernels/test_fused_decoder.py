@@ -16,16 +16,15 @@ from ragen_pl.models.kernels import fused_linear
 from ragen_pl.models.kernels.attention import NAME
 from ragen_pl.models.kernels.fused_decoder import FusedDecoder, supports_fused_decoding
 from ragen_pl.models.kernels.kv_cache import RaggedCache, pad_left
-from ragen_pl.models.kernels.packed_linear import has_packed_products
 from ragen_pl.models.kernels.rms_norm import use_fused_rms_norm
 from ragen_pl.models.lora import LoRA
 from ragen_pl.rollout.engines.decode_step import DecodeStep, ModelForward, build_decode_step
+from tests.support.exact_bf16 import IS_EXACT
 from tests.support.templates import SIZES
 
 SMALL = {**SIZES, "vocab_size": 64, "initializer_range": 0.2, "attn_implementation": NAME}
-BF16_GAP = 0.0 if has_packed_products(torch.bfloat16) else 0.05
-"""Distance of log-probs in bfloat16: none where the CPU multiplies it, some where that is done by
-other means."""
+BF16_GAP = 0.0 if IS_EXACT else 0.05
+"""Largest distance of log-probs in bfloat16."""
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 TURNS: tuple[tuple[list[int], list[int]], ...] = (
     ([3, 4, 5, 6, 7], [8, 9]),
@@ -104,7 +103,7 @@ def test_the_models_configuration_is_used(more: dict[str, Any]) -> None:
         torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
 
 
-@pytest.mark.skipif(BF16_GAP > 0, reason="this CPU does not multiply bfloat16")
+@pytest.mark.skipif(not IS_EXACT, reason="sums of another order may round otherwise")
 @torch.no_grad()
 def test_a_long_prompt_is_rounded_as_in_the_trainers_forward() -> None:
     """A rotation that is rounded once less changes one query or key in ten thousand."""

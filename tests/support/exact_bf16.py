@@ -1,0 +1,8 @@
+"""Where a row's products in bfloat16 have the same bits beside any other rows."""
+
+from __future__ import annotations
+
+import torch
+
+IS_EXACT = bool(torch.cpu._is_avx512_bf16_supported() and not torch.cpu._is_amx_tile_supported())
+"""Whether this is a CPU on which that was measured."""
