@@ -440,9 +440,9 @@ class Optimization:
             passes in bf16, less in float32; on a GPU it is unmeasured.
         old_log_probs: The denominator of the importance ratio. recomputed: the trainer's log-probs
             of the sampled tokens, from a separate pass if a rollout has more than one update;
-            sampled: the sampler's log-probs, which saves that pass and is refused unless the two
-            agree within 1e-4 when RL begins. In bf16 they are equal on a CPU with AVX512-BF16, if
-            the attention is the package's, and differ by more elsewhere.
+            sampled: the sampler's log-probs, which saves a pass over the rollout and is refused
+            unless the two agree within 1e-4 when RL begins; in bf16, where they agree on some
+            machines and in some shapes only, it is refused at once.
     """
 
     lr: float = 1e-4
@@ -484,12 +484,19 @@ class Optimization:
         """Check ``trainer.precision``.
 
         Raises:
-            ValueError: when weights would be trained in 16 or 64 bits or gradients would be scaled.
+            ValueError: when weights would be trained in 16 or 64 bits or gradients would be scaled,
+                and for sampled old log-probs in less than float32.
         """
         if precision not in (_EXACT, "bf16-mixed"):
             raise ValueError(
                 f"trainer.precision is {precision}; optimizer steps need float32 weights and "
                 "unscaled gradients: choose bf16-mixed for speed, or 32-true"
+            )
+        if self.old_log_probs == "sampled" and precision != _EXACT:
+            raise ValueError(
+                f"model.optimization.old_log_probs is sampled, but trainer.precision is {precision}"
+                ", in which sampler and trainer may come to differ by more than 1e-4: set it to "
+                "recomputed, or trainer.precision to 32-true"
             )
 
     def reuses_own_log_probs(self, algorithm: Algorithm, is_on_policy: bool) -> bool:

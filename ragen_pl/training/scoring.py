@@ -44,7 +44,7 @@ def check_log_prob_gap(recomputed: Tensor, sampled: Tensor, mask: Tensor) -> boo
         raise ConfigError(
             "model.optimization.old_log_probs is sampled, but sampler and trainer differ by "
             f"{gap:.1e} on a token, which is above {MAX_LOG_PROB_GAP:.0e}: use recomputed, or "
-            "trainer.precision 32-true"
+            "precision 32-true"
         )
     return gap >= 0.0
 

@@ -14,7 +14,6 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from ragen_pl.algorithms.config import Algorithm, Optimization
 from ragen_pl.algorithms.estimators import GAE, CriticConfig
 from ragen_pl.distributed import collectives as distributed
-from ragen_pl.models.lora import LoRA
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.datamodule import RolloutDataModule
@@ -22,7 +21,6 @@ from ragen_pl.training.scoring import ForwardPasses, check_log_prob_gap
 from ragen_pl.training.starpo import StarPO
 from ragen_pl.types import TrainingBatch
 from tests.support.doubles import make_trainer
-from tests.support.exact_bf16 import IS_EXACT
 from tests.support.ranks import on_ranks
 from tests.support.toy_env import MODEL, PROMPTS, WORDS, NamedLamp, make_learner
 
@@ -33,7 +31,6 @@ def train(
     online_k: int = 2,
     module: StarPO | None = None,
     callbacks: Sequence[Callback] = (),
-    precision: Literal["32-true", "bf16-mixed"] = "32-true",
 ) -> StarPO:
     module = module or make_learner()
     module.optimization = replace(module.optimization, old_log_probs=old_log_probs)  # type: ignore[arg-type]
@@ -46,8 +43,7 @@ def train(
         max_response_tokens=6,
     )
     data = RolloutDataModule(NamedLamp(), {"lamp": NamedLamp()}, prompts=PROMPTS, rollout=rollout)
-    quiet = {"limit_val_batches": 0, "precision": precision}
-    trainer = make_trainer(Path(), iterations, callbacks, **quiet)
+    trainer = make_trainer(Path(), iterations, callbacks, limit_val_batches=0)
     trainer.fit(module, datamodule=data)
     return module
 
@@ -117,35 +113,6 @@ def test_runs_with_sampled_log_probs_agree_and_need_one_pass(
     assert float(sampled.trainer.callback_metrics["train/log_prob_gap"]) == 0
     for name, value in sampled.state_dict().items():
         torch.testing.assert_close(value, recomputed.state_dict()[name], rtol=0, atol=1e-3)
-
-
-@pytest.mark.skipif(not IS_EXACT, reason="sums of another order may round otherwise")
-@pytest.mark.parametrize("lora", [None, LoRA(rank=2)], ids=["whole", "adapters"])
-def test_in_bf16_sampler_and_trainer_are_one_policy_to_the_last_bit(lora: LoRA | None) -> None:
-    """The prefix is read in other blocks and by other code than the trainer's, turn by turn."""
-    batches: list[TrainingBatch] = []
-
-    class Watch(RolloutCallback):
-        def on_training_batch(
-            self, trainer: Trainer, module: LightningModule, batch: TrainingBatch
-        ) -> None:
-            batches.append(batch)
-
-    def run(old: str) -> StarPO:
-        module = StarPO(policy=MODEL, lora=lora, vocabulary=list(WORDS))
-        return train(old, module=module, callbacks=[Watch()], precision="bf16-mixed")
-
-    recomputed = run("recomputed")
-    assert len(batches) == 3
-    for batch in batches:
-        assert not batch.old_is_sampled
-        mask = batch.rollout.kept_tokens
-        assert mask.sum() > 50
-        assert batch.old_log_probs[mask].equal(batch.rollout.sampled_log_probs[mask])
-    sampled = run("sampled")
-    assert all(batch.old_is_sampled for batch in batches[3:])
-    for name, value in sampled.state_dict().items():
-        assert value.equal(recomputed.state_dict()[name]), name
 
 
 def test_it_is_refused_where_they_differ(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -182,8 +182,8 @@ class FusedDecoder:
             query, key = rotated[:, :, : self.heads], rotated[:, :, self.heads :]
             rotated = torch.cat([layer.query_norm(query), layer.key_norm(key)], dim=2)
         first, second = rotated.chunk(2, dim=-1)
-        # The model rounds both products before it adds them. A fused sum rounds once: in bf16 that
-        # changed log-probs by 0.03 nats where they are now equal, bit for bit.
+        # The model rounds both products before it adds them. A fused sum rounds once, which in bf16
+        # changed the log-probs of 135M parameters by 0.03 nats.
         rotated = (rotated * cos).add_(torch.cat([second, first], dim=-1) * sin)
         rotated[:, :, : self.heads].mul_(layer.scaling)
         rotated = rotated.to(self.dtype).transpose(1, 2)

@@ -21,7 +21,7 @@ from ragen_pl.models.lora import AdapterMatrices, split_adapter
 _SMALL = 1 << 18
 """Largest number of weights (a mebibyte in float32, which fits in a core's cache) that are copied
 to be concatenated or transposed. The products of larger layers gain nothing by that, and the copy
-would be a second model in memory."""
+would be a second model in memory; on a CPU that has packed products it is one all the same."""
 _FEW_ROWS = range(5, 65)
 """Numbers of rows whose product takes about as long as reading the weights from memory."""
 _BLOCK = 64
@@ -70,8 +70,8 @@ class FusedLinear:
         biases = [layer.bias.detach().to(dtype) for layer in layers if layer.bias is not None]
         bias = torch.cat(biases) if biases else None
         is_large = sum(weight.numel() for weight in weights) > _SMALL
-        is_packed = weights[0].device.type == "cpu" and has_packed_products(dtype)
-        if is_large and weights[0].dtype == dtype and not is_packed:
+        is_copied = weights[0].device.type == "cpu" and has_packed_products(dtype)
+        if is_large and weights[0].dtype == dtype and not is_copied:
             return cls(weights, bias, _in_blocks(weights))
         fused = torch.cat([weight.to(dtype) for weight in weights])
         if not is_large and _is_float32_on_cpu(fused):
@@ -82,15 +82,22 @@ class FusedLinear:
         """Map rows (…, in) to (…, sum of out), which need not be contiguous."""
         if self.prefers_columns(x):
             return self.columns(as_columns(x)).t().view(*x.shape[:-1], -1)
-        if len(self.weights) == 1:
-            out = linear(x, self.weights[0], self.bias)
-        else:
-            out = torch.cat([linear(x, weight) for weight in self.weights], dim=-1)
-            out = out if self.bias is None else out.add_(self.bias)
+        out = self._without_adapter(x)
         if self.adapter is not None:  # each step is rounded as in the library's layer
             low = linear(x, self.adapter.down)
             out = out.add_(linear(low, self.adapter.up).mul_(self.adapter.scaling))
         return out
+
+    def _without_adapter(self, x: Tensor) -> Tensor:
+        if len(self.weights) == 1:
+            return linear(x, self.weights[0], self.bias)
+        if self.bias is None or x.dtype == torch.float32:
+            out = torch.cat([linear(x, weight) for weight in self.weights], dim=-1)
+            return out if self.bias is None else out.add_(self.bias)
+        # In 16 bits a bias that is added afterwards is rounded twice.
+        biases = torch.split_with_sizes(self.bias, [len(weight) for weight in self.weights])
+        each = zip(self.weights, biases, strict=True)
+        return torch.cat([linear(x, weight, bias) for weight, bias in each], dim=-1)
 
     def prefers_columns(self, x: Tensor) -> bool:
         """Return whether rows (…, in) are better passed to ``columns``.

@@ -41,7 +41,8 @@ thread at a time."""
 @dataclass(frozen=True)
 class InProcess(Engine):
     """Sampling with the trainer's own model: it supports any model, copies no large weights except
-    autocast's casts, and its log-probs equal the trainer's up to rounding.
+    autocast's casts and, in bf16 on a CPU, packed ones, and its log-probs equal the trainer's up to
+    rounding.
 
     Args:
         cuda_graphs: Whether to capture decode steps as CUDA graphs and replay them, several times

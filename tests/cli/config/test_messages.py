@@ -83,8 +83,8 @@ class Unconnected(Sokoban):
         (["--model.lora.ranks=8"], ["lora.ranks", "8", "model.lora.rank"]),
         (["--model.lora.rank=0"], ["model.lora.rank is 0", "at least 1"]),
         (
-            ["--model.optimization.old_log_probs=sampled", "--model.algorithm.tis_cap=2"],
-            ["old_log_probs is sampled", "every ratio is 1", "recomputed", "the cap to null"],
+            ["--model.optimization.old_log_probs=sampled", "--trainer.precision=bf16-mixed"],
+            ["old_log_probs is sampled", "precision is bf16-mixed", "recomputed", "32-true"],
         ),
         (
             ["--data.env=tests.envs.contract.test_trial_episode.Stairs"],

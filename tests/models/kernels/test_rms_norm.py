@@ -57,7 +57,7 @@ def test_a_devices_own_kernel_gives_the_same(monkeypatch: pytest.MonkeyPatch) ->
         x, weight = rows(2, 3), torch.linspace(-1, 2, WIDTH).requires_grad_()
         result = rms_norm(x, weight, 1e-3, torch.bfloat16)
         result.float().pow(2).sum().backward()  # type: ignore[no-untyped-call]
-        with torch.no_grad():  # 16-bit weights, as the fused decoder may have them
+        with torch.no_grad():  # 16-bit weights, for which no kernel is taken
             short = rms_norm(x.bfloat16(), weight.bfloat16(), 1e-3, torch.bfloat16)
         found.append((result, x.grad, weight.grad, short))
     torch.testing.assert_close(*found)

@@ -10,6 +10,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ragen_pl.models.base import LanguageModel
@@ -17,6 +19,7 @@ from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.kernels.fused_decoder import FusedDecoder, supports_fused_decoding
 from ragen_pl.models.kernels.packed_linear import has_packed_products
 from ragen_pl.models.kernels.rms_norm import use_fused_rms_norm
+from ragen_pl.models.lora import LoRA
 from ragen_pl.models.policy import Policy
 from ragen_pl.rollout.engines import cached_rows, in_process
 from ragen_pl.rollout.engines.cached_rows import move_to_front
@@ -24,6 +27,7 @@ from ragen_pl.rollout.engines.in_process import InProcessSampler
 from ragen_pl.rollout.engines.sampling import sample_tokens
 from ragen_pl.runtime.threads import torch_threads
 from ragen_pl.types import Completion, EpisodeId, Request, Sampling
+from tests.support.exact_bf16 import IS_EXACT
 
 PIECES = [f"w{i}" for i in range(40)]
 
@@ -188,6 +192,58 @@ def test_sampled_log_probs_equal_the_trainers(language: LanguageModel) -> None:
         with torch.no_grad():
             log_probs = policy(row, mask, torch.ones_like(mask)).log_probs
         assert log_probs[mask].tolist() == pytest.approx(sampled, abs=1e-5)
+
+
+@pytest.mark.skipif(not IS_EXACT, reason="sums of another order may round otherwise")
+@pytest.mark.parametrize("held", [torch.float32, torch.bfloat16], ids=["cast", "bf16"])
+@torch.no_grad()
+def test_in_bf16_sampler_and_trainer_are_one_policy_to_the_last_bit(held: torch.dtype) -> None:
+    """Of a wide model with adapters, packed weights and rows in two threads, over two turns. Beyond
+    1,024 tokens, and for a single row, sums have another order."""
+    wide = EmbeddedModel(
+        hidden_size=576,
+        intermediate_size=1536,
+        num_layers=3,
+        num_heads=9,
+        num_key_value_heads=3,
+        init_std=0.05,
+    )
+    language = wide.build(PIECES, seed=0)
+    use_fused_rms_norm(language.model)
+    LoRA(rank=4).attach(language.model, 0)
+    torch.manual_seed(0)
+    for name, weight in language.model.named_parameters():
+        if "lora_B" in name:
+            nn.init.normal_(weight, std=0.05)
+        elif not weight.requires_grad:
+            weight.data = weight.data.to(held)
+    engine = InProcessSampler(
+        language.model, stop_id=-1, seed=0, max_context=256, autocast=bfloat16_casts
+    )
+    rows = [[3, *(5 + (7 * i + member // 4) % 30 for i in range(150))] for member in range(16)]
+    sampled = [[0.0] * len(row) for row in rows]
+    with torch_threads(2):
+        for turn in range(2):
+            requests = [
+                Request(tuple(r), EpisodeId(0, m // 4, m), turn) for m, r in enumerate(rows)
+            ]
+            for member, completion in enumerate(engine(requests, Sampling(1.0, 8))):
+                seen = [4, *range(20, 22 + member)]
+                rows[member] += [*completion.token_ids, *seen]
+                sampled[member] += [*completion.log_probs, *(0.0 for _ in seen)]
+        assert len(engine.parts) == 2
+        assert isinstance(engine.decode_step, FusedDecoder)
+        ids = pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=-1)
+        expected = pad_sequence([torch.tensor(row) for row in sampled], batch_first=True)
+        with bfloat16_casts():
+            found = Policy(language.model)(ids.clamp(min=0), expected != 0, ids >= 0).log_probs
+    assert (expected != 0).sum() == 16 * 2 * 8
+    assert found.equal(expected)
+
+
+def bfloat16_casts() -> torch.autocast:
+    """Compute as ``bf16-mixed`` does."""
+    return torch.autocast("cpu", torch.bfloat16, cache_enabled=False)
 
 
 def _find(ids: list[int], part: tuple[int, ...], start: int) -> int:
