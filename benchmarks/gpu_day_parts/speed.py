@@ -71,6 +71,7 @@ def variants(shape: str) -> list[Variant]:
         Variant("full_graphs", cuda_graphs=True, trains=False),
         Variant("fused", fused=True, trains=False),
         Variant("fused_graphs", fused=True, cuda_graphs=True, trains=False),
+        Variant("lora_fused_graphs", lora=True, fused=True, cuda_graphs=True, trains=False),
     ]
 
 
@@ -229,6 +230,7 @@ _COMPARISONS = {
     "graphs_gain": ("lora_graphs", "lora", "decode"),
     "fused_gain": ("fused", "full", "decode"),
     "fused_graphs_gain": ("fused_graphs", "fused", "decode"),
+    "lora_fused_gain": ("lora_fused_graphs", "lora_graphs", "decode"),
     "compile_gain": ("full_compiled", "full_written", "update"),
     "lora_compile_gain": ("lora_compiled", "lora_written", "update"),
 }
