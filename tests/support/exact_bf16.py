@@ -5,5 +5,5 @@ from __future__ import annotations
 import torch
 
 IS_EXACT = bool(torch.cpu._is_avx512_bf16_supported() and not torch.cpu._is_amx_tile_supported())
-"""Whether this is such a CPU as it was measured on. AMX, which newer ones of Intel have, adds in an
-order of its own."""
+"""Whether this is such a CPU as it was measured on; elsewhere tests allow for rounding. AMX, which
+newer CPUs of Intel have, adds in an order of its own."""

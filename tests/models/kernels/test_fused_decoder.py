@@ -102,7 +102,6 @@ def test_the_models_configuration_is_used(more: dict[str, Any]) -> None:
         torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
 
 
-@pytest.mark.skipif(not IS_EXACT, reason="sums of another order may round otherwise")
 @torch.no_grad()
 def test_a_long_prompt_is_rounded_as_in_the_trainers_forward() -> None:
     """A rotation that is rounded once less changes one query or key in ten thousand."""
@@ -117,7 +116,8 @@ def test_a_long_prompt_is_rounded_as_in_the_trainers_forward() -> None:
             reader(ids, *cache.open_block(240, counts), cache)
             caches.append(cache)
     for one, other in zip(*(cache.keys for cache in caches), strict=True):
-        assert one.equal(other)
+        assert (one != other).float().mean() <= (0.0 if IS_EXACT else 0.01)
+        torch.testing.assert_close(one, other, rtol=0.02, atol=0.05)
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2"], ids=["without bias", "with bias"])

@@ -194,7 +194,6 @@ def test_sampled_log_probs_equal_the_trainers(language: LanguageModel) -> None:
         assert log_probs[mask].tolist() == pytest.approx(sampled, abs=1e-5)
 
 
-@pytest.mark.skipif(not IS_EXACT, reason="sums of another order may round otherwise")
 @pytest.mark.parametrize("held", [torch.float32, torch.bfloat16], ids=["cast", "bf16"])
 @torch.no_grad()
 def test_in_bf16_sampler_and_trainer_are_one_policy_to_the_last_bit(held: torch.dtype) -> None:
@@ -231,14 +230,14 @@ def test_in_bf16_sampler_and_trainer_are_one_policy_to_the_last_bit(held: torch.
                 seen = [4, *range(20, 22 + member)]
                 rows[member] += [*completion.token_ids, *seen]
                 sampled[member] += [*completion.log_probs, *(0.0 for _ in seen)]
-        assert len(engine.parts) == 2
+        assert len(engine.parts) == (2 if has_packed_products(torch.bfloat16) else 1)
         assert isinstance(engine.decode_step, FusedDecoder)
         ids = pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=-1)
         expected = pad_sequence([torch.tensor(row) for row in sampled], batch_first=True)
         with bfloat16_casts():
             found = Policy(language.model)(ids.clamp(min=0), expected != 0, ids >= 0).log_probs
     assert (expected != 0).sum() == 16 * 2 * 8
-    assert found.equal(expected)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0.0 if IS_EXACT else 0.2)
 
 
 def bfloat16_casts() -> torch.autocast:
