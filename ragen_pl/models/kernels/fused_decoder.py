@@ -19,7 +19,7 @@ from ragen_pl.distributed.sharding import has_hooks
 from ragen_pl.models.kernels.attention import NAME, attend
 from ragen_pl.models.kernels.fused_linear import FusedLinear, alike, as_columns
 from ragen_pl.models.kernels.last_layer import GatherLastLayer
-from ragen_pl.models.kernels.rms_norm import FusedRMSNorm, rms_norm, unfused_rms_norm
+from ragen_pl.models.kernels.rms_norm import FusedRMSNorm, rms_norm
 from ragen_pl.models.lora import base_dtypes, is_plain_adapter_part
 
 _FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
@@ -139,8 +139,8 @@ class FusedDecoder:
         self.heads = model.config.num_attention_heads
         self.rotated = self.heads + model.config.num_key_value_heads
         self.head_width: int = stack.layers[0].self_attn.head_dim
-        states = self.embedding.dtype
-        self.rotation = _RotaryTable(stack.rotary_emb, max_context, model.device, states)
+        held = self.embedding.dtype
+        self.rotation = _RotaryTable(stack.rotary_emb, max_context, model.device, held)
         self.layers = [_Layer(layer, dtype) for layer in stack.layers]
 
     @property
@@ -191,5 +191,5 @@ class FusedDecoder:
 
     def _normalized(self, x: Tensor, norm: FusedRMSNorm) -> Tensor:
         if x.dtype != torch.float32:
-            return unfused_rms_norm(x, norm.weight, norm.eps)
+            return norm(x)  # type: ignore[no-any-return]
         return rms_norm(x, norm.weight, norm.eps, self.dtype)

@@ -64,14 +64,6 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, out: torch.dtype) -> Tensor:
     return normalize(x, weight, eps, out)[0]
 
 
-def unfused_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Return the normalized rows (…, d) by the model's own operations: for compilers, which fuse
-    them, and for 16-bit weights, where the order of rounding is part of the model."""
-    rows = x.to(torch.float32)
-    rows = rows * torch.rsqrt(rows.pow(2).mean(-1, keepdim=True) + eps)
-    return weight * rows.to(x.dtype)
-
-
 def normalize(x: Tensor, weight: Tensor, eps: float, out: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return the normalized rows, and the scale of each."""
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
@@ -109,11 +101,18 @@ class FusedRMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Normalize the rows of (…, d)."""
         if torch.compiler.is_compiling() or not x.dtype == self.weight.dtype == torch.float32:
-            return unfused_rms_norm(x, self.weight, self.eps)
+            return self._unfused(x)
         out, device = x.dtype, x.device.type
         if self.feeds_linear and _has_autocast(device) and torch.is_autocast_enabled(device):
             out = torch.get_autocast_dtype(device)
         return rms_norm(x, self.weight, self.eps, out)
+
+    def _unfused(self, x: Tensor) -> Tensor:
+        """Compute the model's own operations: for compilers, which fuse them, and for 16-bit
+        weights, where the order of rounding is part of the model."""
+        rows = x.to(torch.float32)
+        rows = rows * torch.rsqrt(rows.pow(2).mean(-1, keepdim=True) + self.eps)
+        return self.weight * rows.to(x.dtype)
 
 
 def use_fused_rms_norm(model: PreTrainedModel) -> int:
