@@ -42,6 +42,7 @@ from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.engines import Engine, InProcess, Sampler
 from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.rollout.self_distillation import SelfDistillation
+from ragen_pl.runtime.bf16_speed import slow_bf16_warning
 from ragen_pl.training.distillation import HintedRollout, distill
 from ragen_pl.training.evaluation.results import log_evaluation
 from ragen_pl.training.networks import Networks, build_networks
@@ -125,8 +126,12 @@ class StarPO(pl.LightningModule):
         self._distill_metrics: dict[str, Tensor] = {}  # of the latest rollout
 
     def setup(self, stage: str) -> None:
-        """Check the trainer, for runs that are not started by the command line."""
-        self.check_trainer(str(self.trainer.precision), type(self.trainer.strategy))
+        """Check the trainer, for runs that are not started by the command line; tell if its
+        precision makes this machine slower."""
+        precision = str(self.trainer.precision)
+        self.check_trainer(precision, type(self.trainer.strategy))
+        if told := slow_bf16_warning(precision, self.trainer.strategy.root_device):
+            announce(self.trainer, f"warning: {told}")
 
     def check_trainer(self, precision: str, strategy: type[Strategy]) -> None:
         """Check that a trainer's precision and the class of its strategy train these networks.

@@ -17,6 +17,7 @@ from ragen_pl.algorithms.policy_losses import GSPO
 from ragen_pl.models.endpoint import Endpoint
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.memory import Window
+from ragen_pl.runtime import bf16_speed
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.starpo import StarPO
@@ -101,6 +102,19 @@ def test_a_callback_of_ones_own_refuses_before_anything_is_sampled(tmp_path: Pat
 def test_a_precision_that_trains_nothing_well(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"trainer.precision is bf16-true"):
         fit(tmp_path, {}, {}, precision="bf16-true")
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "32-true"])
+def test_a_precision_that_makes_the_machine_slower_is_told(
+    precision: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(bf16_speed, "bf16_slowdown", lambda: 87.0)
+    fit(tmp_path, {}, {}, precision=precision)
+    is_told = "warning: trainer.precision is bf16-mixed" in capsys.readouterr().out
+    assert is_told == (precision == "bf16-mixed")
 
 
 def test_a_strategy_that_cannot_unshard() -> None:

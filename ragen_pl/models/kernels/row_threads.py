@@ -1,6 +1,8 @@
-"""A network on parts of a batch's rows, each in a thread of its own, forward and backward.
+"""A network on parts of a batch's rows, forward and backward, in threads that each have parts of
+their own.
 
-Outputs and gradients are those of all rows at once up to rounding, and the same each time.
+Rows follow each other by length, so that parts have less padding than all rows have. Outputs and
+gradients are those of all rows at once up to rounding, and the same each time.
 """
 
 from __future__ import annotations
@@ -21,16 +23,25 @@ Forward = Callable[..., Rows]
 """Function from tensors (B, T) of B rows to others."""
 
 _LEAST_TOKENS = 256
-"""Fewest tokens of a part, padding included: Python takes as long for a part as for all rows, and
-runs in one thread at a time."""
+"""Fewest tokens of a thread's part, padding included: Python takes as long for a part as for all
+rows, and runs in one thread at a time."""
+_LEAST_ROWS = 8
+"""Fewest rows of a part that is only cut for its padding."""
+_COST = 128
+"""Tokens that take as long as what each part costs by itself."""
+_MOST_PARTS = 8
+"""Most parts of a thread."""
 _MOST_GRADIENTS = 1 << 29
-"""Largest number of elements that the parts' gradients have in all, 2 GiB in float32."""
+"""Largest number of elements that the threads' gradients have in all, 2 GiB in float32."""
+_MOST_CUT_GRADIENTS = 1 << 26
+"""The same for parts that are only cut for their padding, 256 MiB."""
 
 
 def in_row_threads(
     forward: Forward, network: nn.Module, backbone: nn.Module, *rows: Tensor
 ) -> Rows:
-    """Return ``forward(*rows)``, computed in as many threads as PyTorch has where that is faster.
+    """Return ``forward(*rows)``, computed in parts, by as many threads as PyTorch has, where that
+    is faster.
 
     Args:
         forward: A pass that reads the network's weights and changes nothing; its outputs, (B, T),
@@ -42,7 +53,7 @@ def in_row_threads(
     weights = []
     if torch.is_grad_enabled():
         weights = [weight for weight in network.parameters() if weight.requires_grad]
-    count = _number_of_parts(rows[0], weights)
+    count = _number_of_parts(rows[-1], weights)
     if count < 2 or not is_known_and_unwrapped(backbone, network):
         return forward(*rows)
     length = rows[0].shape[1]
@@ -51,18 +62,30 @@ def in_row_threads(
     if weights:
         outputs: Rows = _Parts.apply(passes, length, *weights)  # type: ignore[no-untyped-call]
         return outputs
-    return _joined(in_threads(passes), length)
+    return _joined(in_threads(passes, torch.get_num_threads()), length)
 
 
-def _number_of_parts(input_ids: Tensor, weights: Sequence[nn.Parameter]) -> int:
-    """Return how many parts keep at least half of the threads busy; 1 if none do."""
-    if input_ids.device.type != "cpu":
+def _number_of_parts(padding: Tensor, weights: Sequence[nn.Parameter]) -> int:
+    """Return into how many parts rows are cut, given which of their tokens are real, (B, T).
+
+    A part for each thread, if at least half of the threads get one; more where less padding saves
+    more than they cost.
+    """
+    if padding.device.type != "cpu":
         return 1
     threads = torch.get_num_threads()
     trained = max(1, sum(weight.numel() for weight in weights))
-    possible = (len(input_ids), input_ids.numel() // _LEAST_TOKENS, _MOST_GRADIENTS // trained)
-    count = min(threads, *possible)
-    return count if 2 * count >= threads else 1
+    possible = (len(padding), padding.numel() // _LEAST_TOKENS, _MOST_GRADIENTS // trained)
+    fewest = min(threads, *possible)
+    if fewest < 1 or 2 * fewest < threads:
+        return 1
+    most = min(len(padding) // _LEAST_ROWS, _MOST_CUT_GRADIENTS // trained, fewest * _MOST_PARTS)
+    lengths = padding.sum(1)
+    cost = {
+        count: count * _COST + sum(len(part) * int(part.max()) for part in lengths.chunk(count))
+        for count in range(fewest, max(fewest, most) + 1, fewest)
+    }
+    return min(cost, key=cost.__getitem__)
 
 
 def _cut(rows: Rows) -> Rows:
@@ -89,7 +112,7 @@ class _Parts(torch.autograd.Function):
     ) -> Rows:
         ctx.set_materialize_grads(False)
         with torch.enable_grad():
-            ctx.parts, ctx.weights = in_threads(passes), weights
+            ctx.parts, ctx.weights = in_threads(passes, torch.get_num_threads()), weights
         return _joined([tuple(output.detach() for output in part) for part in ctx.parts], length)
 
     @staticmethod
@@ -106,7 +129,7 @@ class _Parts(torch.autograd.Function):
             ]
             passes.append(partial(_gradients, ctx.weights, given, is_kept))
             start += count
-        first, *others = in_threads(passes)
+        first, *others = in_threads(passes, torch.get_num_threads())
         for other in others:  # in their order, so that rounding repeats itself
             first = [_sum(one, more) for one, more in zip(first, other, strict=True)]
         return None, None, *first

@@ -15,11 +15,12 @@ import yaml
 
 from ragen_pl.cli.config.files import prepare
 from ragen_pl.cli.doctor import memory
-from ragen_pl.cli.doctor.checks import CHECKS
+from ragen_pl.cli.doctor.checks import CHECKS, devices
 from ragen_pl.cli.doctor.checks.devices import link_counts
 from ragen_pl.cli.doctor.subject import ExaminedRun
 from ragen_pl.cli.entry_point import main
 from ragen_pl.envs.contract_kit.examination import examine
+from ragen_pl.runtime import bf16_speed
 from ragen_pl.runtime.findings import Severity
 from tests.support.templates import save_model
 from tests.support.tiny_run import CONFIG
@@ -157,6 +158,21 @@ def test_a_planted_defect_is_found(
     assert finding.remedy or check == "configuration"
     for word in words_told:
         assert word in finding.text
+
+
+@pytest.mark.parametrize(("precision", "is_slow"), [("bf16-mixed", True), ("32-true", False)])
+def test_a_precision_that_this_cpu_has_no_instructions_for(
+    precision: str, is_slow: bool, healthy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (bf16_speed, devices):
+        monkeypatch.setattr(module, "bf16_slowdown", lambda: 87.0)
+    run = ["--config", str(healthy), "--trainer.accelerator=cpu"]
+    chosen = {name: CHECKS[name] for name in ("configuration", "devices")}
+    lines = examine(ExaminedRun([*run, f"--trainer.precision={precision}"]), chosen)
+    found = {line.check: line.finding for line in lines}["devices"]
+    assert found.level is (Severity.WARNING if is_slow else Severity.OK)
+    assert "87.0 times as long" in found.text
+    assert ("32-true" in found.remedy) == is_slow
 
 
 @pytest.mark.parametrize("free_gib", [0, 40, 400])

@@ -1,9 +1,9 @@
-"""A network in threads, each with a part of the rows, is the network on all rows."""
+"""A network on parts of the rows, in threads, is the network on all rows."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 
 import pytest
@@ -29,33 +29,40 @@ def three_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def parts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many passes ran at a time, for each call."""
+    """How many passes a call had."""
     seen: list[int] = []
 
-    def counted(passes):  # type: ignore[no-untyped-def]
+    def counted(passes, threads):  # type: ignore[no-untyped-def]
+        assert threads == torch.get_num_threads()
         seen.append(len(passes))
-        return in_threads(passes)
+        return in_threads(passes, threads)
 
     monkeypatch.setattr(row_threads, "in_threads", counted)
     return seen
 
 
-def rows() -> tuple[Tensor, Tensor, Tensor]:
-    """Return ids, loss mask and padding of seven rows of 6 to 18 tokens; one has no loss."""
-    generator = torch.Generator().manual_seed(1)
-    lengths = torch.tensor([18, 6, 7, 18, 9, 12, 8])
-    ids = torch.randint(5, 64, (7, 18), generator=generator)
-    padding = torch.arange(18) < lengths[:, None]
-    mask = padding & (torch.arange(18) >= 4) & (torch.arange(18) % 5 != 0)
+Rows = tuple[Tensor, Tensor, Tensor]
+SEVEN = (18, 6, 7, 18, 9, 12, 8)
+"""Lengths of rows that are too few to be cut for their padding."""
+
+
+def rows(lengths: Sequence[int] = SEVEN) -> Rows:
+    """Return ids, loss mask and padding of rows of so many tokens; the fifth has no loss."""
+    generator, count, longest = torch.Generator().manual_seed(1), len(lengths), max(lengths)
+    ids = torch.randint(5, 64, (count, longest), generator=generator)
+    padding = torch.arange(longest) < torch.tensor(lengths)[:, None]
+    mask = padding & (torch.arange(longest) >= 4) & (torch.arange(longest) % 5 != 0)
     mask[4] = False
     return ids * padding, mask, padding
 
 
-def learn(network: nn.Module, *, alone: bool) -> tuple[list[Tensor], dict[str, Tensor]]:
+def learn(
+    network: nn.Module, given: Rows | None = None, *, alone: bool
+) -> tuple[list[Tensor], dict[str, Tensor]]:
     """Return the outputs and the gradients of a weighted sum of them, in threads or alone."""
     network = copy.deepcopy(network)
     torch.set_num_threads(1 if alone else 3)
-    found = network(*rows())
+    found = network(*(given or rows()))
     outputs = [found] if isinstance(found, Tensor) else [each for each in found if each is not None]
     weights = torch.arange(outputs[0].numel()).view_as(outputs[0]).sin()
     loss = torch.stack([(each * (weights + number)).sum() for number, each in enumerate(outputs)])
@@ -190,3 +197,44 @@ def test_parts_are_worth_their_threads(
     monkeypatch.setattr(row_threads, "_MOST_GRADIENTS", gradients)
     Policy(make_model())(*rows()).log_probs.sum().backward()  # type: ignore[no-untyped-call]
     assert parts == expected
+
+
+LONG, SHORT = [200] * 8, [8] * 24
+
+
+@pytest.mark.parametrize(
+    ("lengths", "threads", "expected"),
+    [
+        ([*LONG, *SHORT], 1, 4),  # 32 × 200 tokens; in two parts 16 × 208, in four 8 × 224
+        ([*LONG, *SHORT], 2, 4),
+        ([*LONG, *SHORT], 3, 3),  # six would have less than eight rows each
+        ([200] * 32, 1, 1),
+        ([200] * 32, 2, 2),
+        ([20] * 8 + [12] * 24, 1, 1),  # 192 tokens of padding less cost two parts 256 more
+        ([8, 200] * 16, 1, 1),  # rows stay in their order
+    ],
+)
+def test_rows_are_cut_where_less_padding_is_worth_the_parts(
+    lengths: list[int], threads: int, expected: int, parts: list[int]
+) -> None:
+    policy = Policy(make_model().double())
+    given = rows(lengths)
+    torch.set_num_threads(threads)
+    policy(*given).log_probs.sum().backward()  # type: ignore[no-untyped-call]
+    assert parts == ([expected] * 2 if expected > 1 else [])
+
+
+def test_parts_of_one_thread_have_the_outputs_and_gradients_of_all_rows(
+    parts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy, given = Policy(make_model().double()), rows([*LONG, *SHORT])
+    cut, of_parts = learn(policy, given, alone=True)
+    assert parts == [4, 4]
+    monkeypatch.setattr(row_threads, "_MOST_CUT_GRADIENTS", 1000)  # a second part's would not fit
+    whole, of_all = learn(policy, given, alone=True)
+    assert parts == [4, 4]
+    for one, other in zip(cut, whole, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-6)
+    for name, gradient in of_all.items():
+        assert float(gradient.abs().max()) > 0, name
+        torch.testing.assert_close(of_parts[name], gradient, atol=1e-6, rtol=1e-6)

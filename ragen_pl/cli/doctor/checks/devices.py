@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import torch
 
 from ragen_pl.cli.doctor.subject import ExaminedRun
+from ragen_pl.runtime.bf16_speed import bf16_slowdown, slow_bf16_warning
 from ragen_pl.runtime.findings import Finding, failure, ok, warning
 from ragen_pl.runtime.threads import usable_cores
 
@@ -19,7 +20,8 @@ _SLOW_LINKS = {"SYS", "NODE", "PHB"}
 
 
 def check_devices(subject: ExaminedRun) -> Iterator[Finding]:
-    """Name the devices; fail if more are configured than there are."""
+    """Name the devices; fail if more are configured than there are, warn of a precision that makes
+    a CPU slower."""
     config = subject.parts.trainer_config if "parts" in subject.made else None
     wanted = None if config is None else str(config.devices)
     accelerator = "auto" if config is None else str(config.accelerator)
@@ -31,7 +33,14 @@ def check_devices(subject: ExaminedRun) -> Iterator[Finding]:
         )
         return
     if not count or accelerator == "cpu":
-        yield ok(f"no GPU is used: the run computes on the CPU, {usable_cores()} cores")
+        precision = "32-true" if config is None else str(config.precision)
+        if told := slow_bf16_warning(precision, torch.device("cpu")):
+            yield warning(told, "set trainer.precision to 32-true")
+            return
+        yield ok(
+            f"no GPU is used: the run computes on the CPU, {usable_cores()} cores; products in "
+            f"bfloat16 (bf16-mixed) take {bf16_slowdown():.1f} times as long as in float32"
+        )
         return
     if wanted is not None and wanted.isdigit() and int(wanted) > count:
         yield failure(
