@@ -1,16 +1,17 @@
 """A network on parts of a batch's rows, forward and backward, in threads that each have parts of
 their own.
 
-Rows follow each other by length, so that parts have less padding than all rows have. Outputs and
-gradients are those of all rows at once up to rounding, and the same each time.
+Where rows are ordered by length, parts have less padding than all rows have. Outputs and gradients
+are those of all rows at once up to rounding, and the same each time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
@@ -33,8 +34,10 @@ _MOST_PARTS = 8
 """Most parts of a thread."""
 _MOST_GRADIENTS = 1 << 29
 """Largest number of elements that the threads' gradients have in all, 2 GiB in float32."""
-_MOST_CUT_GRADIENTS = 1 << 26
-"""The same for parts that are only cut for their padding, 256 MiB."""
+_MOST_CUT_WEIGHTS = 1 << 26
+"""Largest number of elements that the weights have in all parts that are only cut for their
+padding: each has gradients, and under autocast rounded copies, of its own; and large networks lose
+more where parts read a shared prompt again."""
 
 
 def in_row_threads(
@@ -48,24 +51,25 @@ def in_row_threads(
             are zero on padding.
         network: The network, whose trained weights get gradients.
         backbone: Its model without a head.
-        rows: Tensors (B, T), the last one true on real tokens. Each part is cut to its longest row.
+        rows: Tensors (B, T), the last one true on real tokens, best in order of length. Each part
+            is cut to its longest row.
     """
     weights = []
     if torch.is_grad_enabled():
         weights = [weight for weight in network.parameters() if weight.requires_grad]
-    count = _number_of_parts(rows[-1], weights)
+    count = _number_of_parts(rows[-1], network, weights)
     if count < 2 or not is_known_and_unwrapped(backbone, network):
         return forward(*rows)
     length = rows[0].shape[1]
-    parts = [_cut(part) for part in zip(*(each.chunk(count) for each in rows), strict=True)]
-    passes = [partial(forward, *part) for part in parts]
+    divided = (each.tensor_split(count) for each in rows)
+    passes = [partial(forward, *_cut(part)) for part in zip(*divided, strict=True)]
     if weights:
         outputs: Rows = _Parts.apply(passes, length, *weights)  # type: ignore[no-untyped-call]
         return outputs
     return _joined(in_threads(passes, torch.get_num_threads()), length)
 
 
-def _number_of_parts(padding: Tensor, weights: Sequence[nn.Parameter]) -> int:
+def _number_of_parts(padding: Tensor, network: nn.Module, trained: Sequence[nn.Parameter]) -> int:
     """Return into how many parts rows are cut, given which of their tokens are real, (B, T).
 
     A part for each thread, if at least half of the threads get one; more where less padding saves
@@ -73,19 +77,24 @@ def _number_of_parts(padding: Tensor, weights: Sequence[nn.Parameter]) -> int:
     """
     if padding.device.type != "cpu":
         return 1
-    threads = torch.get_num_threads()
-    trained = max(1, sum(weight.numel() for weight in weights))
-    possible = (len(padding), padding.numel() // _LEAST_TOKENS, _MOST_GRADIENTS // trained)
+    threads, gradients = torch.get_num_threads(), max(1, _size(trained))
+    possible = (len(padding), padding.numel() // _LEAST_TOKENS, _MOST_GRADIENTS // gradients)
     fewest = min(threads, *possible)
     if fewest < 1 or 2 * fewest < threads:
         return 1
-    most = min(len(padding) // _LEAST_ROWS, _MOST_CUT_GRADIENTS // trained, fewest * _MOST_PARTS)
-    lengths = padding.sum(1)
-    cost = {
-        count: count * _COST + sum(len(part) * int(part.max()) for part in lengths.chunk(count))
-        for count in range(fewest, max(fewest, most) + 1, fewest)
-    }
-    return min(cost, key=cost.__getitem__)
+    fitting = _MOST_CUT_WEIGHTS // _size(network.parameters())
+    most = min(len(padding) // _LEAST_ROWS, fitting, fewest * _MOST_PARTS)
+    lengths = padding.sum(1).numpy()
+
+    def cost(count: int) -> int:
+        parts = np.array_split(lengths, count)
+        return count * _COST + sum(len(part) * int(part.max()) for part in parts)
+
+    return min(range(fewest, max(fewest, most) + 1, fewest), key=cost)
+
+
+def _size(weights: Iterable[Tensor]) -> int:
+    return sum(weight.numel() for weight in weights)
 
 
 def _cut(rows: Rows) -> Rows:

@@ -210,7 +210,7 @@ LONG, SHORT = [200] * 8, [8] * 24
         ([*LONG, *SHORT], 3, 3),  # six would have less than eight rows each
         ([200] * 32, 1, 1),
         ([200] * 32, 2, 2),
-        ([20] * 8 + [12] * 24, 1, 1),  # 192 tokens of padding less cost two parts 256 more
+        ([20] * 8 + [14] * 24, 1, 1),  # two parts save 96 tokens of padding and cost 128
         ([8, 200] * 16, 1, 1),  # rows stay in their order
     ],
 )
@@ -230,7 +230,7 @@ def test_parts_of_one_thread_have_the_outputs_and_gradients_of_all_rows(
     policy, given = Policy(make_model().double()), rows([*LONG, *SHORT])
     cut, of_parts = learn(policy, given, alone=True)
     assert parts == [4, 4]
-    monkeypatch.setattr(row_threads, "_MOST_CUT_GRADIENTS", 1000)  # a second part's would not fit
+    monkeypatch.setattr(row_threads, "_MOST_CUT_WEIGHTS", 1000)  # a second part's would not fit
     whole, of_all = learn(policy, given, alone=True)
     assert parts == [4, 4]
     for one, other in zip(cut, whole, strict=True):
