@@ -122,12 +122,15 @@ def ours(name: str, options: Sequence[str], threads: int) -> Side:
     app = prepared(options, threads)
     side = Side(name, lambda: app.model.language)
     chosen = [c for c in rollout_callbacks(app.trainer) if isinstance(c, VarianceFilter)]
-    is_bf16 = app.trainer.precision == "bf16-mixed"
     length = app.trainer.max_epochs
     assert length is not None
-    trainer = bare_trainer(length, is_bf16, "auto", *chosen, _Boundaries(side))
+    trainer = bare_trainer(length, _is_bf16(app), "auto", *chosen, _Boundaries(side))
     side.train_with(lambda: trainer.fit(app.model, datamodule=app.datamodule), threads)
     return side
+
+
+def _is_bf16(app: Application) -> bool:
+    return bool(app.trainer.precision == "bf16-mixed")
 
 
 @dataclass(frozen=True)
@@ -140,13 +143,11 @@ class TRLSettings:
             dr_grpo, whose rewards are not divided by their spread.
         engine: generate, what TRL offers without a server: ``model.generate`` on whole prefixes
             in every turn; ours, this library's sampler.
-        bf16: Whether matrix products are in bfloat16.
     """
 
     rate: float
     loss: str = "dapo"
     engine: str = "generate"
-    bf16: bool = True
 
     @property
     def name(self) -> str:
@@ -221,7 +222,7 @@ def trl(settings: TRLSettings, options: Sequence[str], threads: int) -> Side:
         epsilon_high=clip.clip_high,
         temperature=config.temperature,
         gradient_checkpointing=False,
-        bf16=settings.bf16,
+        bf16=_is_bf16(app),
         use_cpu=not torch.cuda.is_available(),
         seed=app.model.seed,
         logging_strategy="no",

@@ -205,7 +205,6 @@ def parse(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--trl_rates", type=float, nargs="+", default=RATES)
     parser.add_argument("--trl_loss", choices=["dapo", "grpo", "dr_grpo"], default="dapo")
-    parser.add_argument("--trl_fp32", action="store_true", help="TRL in float32, not bfloat16")
     parser.add_argument("--config", nargs="+", default=[], help="overlays of the experiment")
     parser.add_argument("--quick", action="store_true", help="small, to see that it runs")
     return parser.parse_args(given)
@@ -228,7 +227,7 @@ def main(given: Sequence[str] | None = None) -> int:
         return 1
     rules = Rules(args.limit, args.every)
     choices = [
-        TRLSettings(rate, args.trl_loss, engine, not args.trl_fp32)
+        TRLSettings(rate, args.trl_loss, engine)
         for rate in args.trl_rates
         for engine in ("generate", "ours")
     ]

@@ -1,7 +1,7 @@
 """How fast this CPU multiplies matrices in bfloat16, measured.
 
-CPUs without instructions for it, as in most laptops, take 10 to 500 times as long as in float32,
-and some that have them twice as long (PyTorch's issues 111456 and 118499).
+CPUs without instructions for it, as in most laptops, take 10 to 500 times as long as in float32
+(PyTorch's issue 146508), and some that have them twice as long.
 """
 
 from __future__ import annotations

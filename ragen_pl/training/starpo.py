@@ -130,8 +130,10 @@ class StarPO(pl.LightningModule):
         precision makes this machine slower."""
         precision = str(self.trainer.precision)
         self.check_trainer(precision, type(self.trainer.strategy))
-        if told := slow_bf16_warning(precision, self.trainer.strategy.root_device):
-            announce(self.trainer, f"warning: {told}")
+        if self.trainer.is_global_zero and self.endpoint is None:
+            told = slow_bf16_warning(precision, self.trainer.strategy.root_device)
+            if told is not None:
+                announce(self.trainer, f"warning: {told}")
 
     def check_trainer(self, precision: str, strategy: type[Strategy]) -> None:
         """Check that a trainer's precision and the class of its strategy train these networks.

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from ragen_pl.cli.config.files import prepare
@@ -160,9 +161,9 @@ def test_a_planted_defect_is_found(
         assert word in finding.text
 
 
-@pytest.mark.parametrize(("precision", "is_slow"), [("bf16-mixed", True), ("32-true", False)])
+@pytest.mark.parametrize(("precision", "is_told"), [("bf16-mixed", True), ("32-true", False)])
 def test_a_precision_that_this_cpu_has_no_instructions_for(
-    precision: str, is_slow: bool, healthy: Path, monkeypatch: pytest.MonkeyPatch
+    precision: str, is_told: bool, healthy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (bf16_speed, devices):
         monkeypatch.setattr(module, "bf16_slowdown", lambda: 87.0)
@@ -170,9 +171,15 @@ def test_a_precision_that_this_cpu_has_no_instructions_for(
     chosen = {name: CHECKS[name] for name in ("configuration", "devices")}
     lines = examine(ExaminedRun([*run, f"--trainer.precision={precision}"]), chosen)
     found = {line.check: line.finding for line in lines}["devices"]
-    assert found.level is (Severity.WARNING if is_slow else Severity.OK)
+    assert found.level is (Severity.WARNING if is_told else Severity.OK)
     assert "87.0 times as long" in found.text
-    assert ("32-true" in found.remedy) == is_slow
+    assert ("32-true" in found.remedy) == is_told
+
+
+def test_a_mac_computes_on_its_gpu(healthy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    (line,) = examine(ExaminedRun(["--config", str(healthy)]), {"devices": CHECKS["devices"]})
+    assert (line.finding.level, line.finding.text) == (Severity.OK, "the GPU of this Mac (mps)")
 
 
 @pytest.mark.parametrize("free_gib", [0, 40, 400])

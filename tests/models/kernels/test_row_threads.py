@@ -18,6 +18,7 @@ from ragen_pl.models.policy import Critic, Policy
 from ragen_pl.runtime.parallel import in_threads
 from ragen_pl.runtime.threads import torch_threads
 from tests.models.kernels.test_shared_prompts import make_model
+from tests.support.exact_bf16 import IS_EXACT
 
 
 @pytest.fixture(autouse=True)
@@ -238,3 +239,50 @@ def test_parts_of_one_thread_have_the_outputs_and_gradients_of_all_rows(
     for name, gradient in of_all.items():
         assert float(gradient.abs().max()) > 0, name
         torch.testing.assert_close(of_parts[name], gradient, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("adapted", [False, True], ids=["all weights", "adapters"])
+def test_in_bfloat16_parts_give_a_row_the_log_probs_that_it_has_beside_all(
+    threads: int, adapted: bool, parts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that sampler and trainer stay one policy."""
+    model, given = make_model(NAME, "qwen2"), rows([*LONG, *SHORT])
+    if adapted:
+        LoRA(rank=2, alpha=4).attach(model, 0)
+    policy = make_network("policy with values", model)
+    assert isinstance(policy, Policy)
+    torch.set_num_threads(threads)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+        cut = policy(*given)
+        assert parts == [4]
+        torch.set_num_threads(1)
+        monkeypatch.setattr(row_threads, "_MOST_CUT_WEIGHTS", 1000)
+        whole = policy(*given)
+    assert parts == [4]
+    for one, other in zip(cut, whole, strict=True):
+        assert float(other.abs().max()) > 0
+        torch.testing.assert_close(one, other, rtol=0, atol=0.0 if IS_EXACT else 0.2)
+
+
+@pytest.mark.parametrize(("count", "threads"), [(73, 3), (65, 1), (82, 2)])
+def test_parts_differ_by_one_row_at_most(
+    count: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row alone would be rounded otherwise in bfloat16, and unequal parts leave a thread idle."""
+    monkeypatch.setattr(row_threads, "_COST", 0)
+    sizes = list[int]()
+
+    def forward(ids: Tensor, padding: Tensor) -> tuple[Tensor]:
+        sizes.append(len(ids))
+        return (ids * padding,)
+
+    policy = Policy(make_model()).requires_grad_(False)
+    ids, _, padding = rows([*range(10 + count, 10, -1)])
+    torch.set_num_threads(threads)
+    (found,) = row_threads.in_row_threads(forward, policy, policy.model.model, ids, padding)
+    assert torch.equal(found, ids * padding)
+    assert sum(sizes) == count
+    assert len(sizes) % threads == 0
+    assert len(sizes) > threads
+    assert max(sizes) - min(sizes) <= 1

@@ -26,6 +26,9 @@ def check_devices(subject: ExaminedRun) -> Iterator[Finding]:
     wanted = None if config is None else str(config.devices)
     accelerator = "auto" if config is None else str(config.accelerator)
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if accelerator in ("auto", "gpu", "mps") and torch.backends.mps.is_available():
+        yield ok("the GPU of this Mac (mps)")
+        return
     if accelerator in ("gpu", "cuda") and not count:
         yield failure(
             f"trainer.accelerator is {accelerator}, but there is no GPU that PyTorch can use",
@@ -33,7 +36,7 @@ def check_devices(subject: ExaminedRun) -> Iterator[Finding]:
         )
         return
     if not count or accelerator == "cpu":
-        precision = "32-true" if config is None else str(config.precision)
+        precision = "32-true" if config is None else subject.parts.precision
         if told := slow_bf16_warning(precision, torch.device("cpu")):
             yield warning(told, "set trainer.precision to 32-true")
             return
