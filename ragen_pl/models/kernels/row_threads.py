@@ -84,13 +84,15 @@ def _number_of_parts(padding: Tensor, network: nn.Module, trained: Sequence[nn.P
         return 1
     fitting = _MOST_CUT_WEIGHTS // _size(network.parameters())
     most = min(len(padding) // _LEAST_ROWS, fitting, fewest * _MOST_PARTS)
+    if most <= fewest:
+        return fewest
     lengths = padding.sum(1).numpy()
 
     def cost(count: int) -> int:
         parts = np.array_split(lengths, count)
         return count * _COST + sum(len(part) * int(part.max()) for part in parts)
 
-    return min(range(fewest, max(fewest, most) + 1, fewest), key=cost)
+    return min(range(fewest, most + 1, fewest), key=cost)
 
 
 def _size(weights: Iterable[Tensor]) -> int:
