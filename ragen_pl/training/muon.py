@@ -31,7 +31,8 @@ class StackedMuon(Muon):
     Its operations on shards communicate 11 to 15 times per matrix, in bfloat16, whose rounding then
     depends on the number of ranks, and fail for some shapes. Here every rank gathers a stack's
     weights, gradients and momentum, takes the step of a single process, and keeps its shards of the
-    result. Orthogonalization is therefore not divided among the ranks.
+    result. Orthogonalization is therefore not divided among the ranks. It computes in bfloat16, as
+    PyTorch's, but on a CPU in float32 (``orthogonalization_dtype``).
     """
 
     @torch.no_grad()
@@ -47,7 +48,7 @@ class StackedMuon(Muon):
     def _step(self, weights: Sequence[nn.Parameter], settings: dict[str, Any]) -> None:
         decay, momentum = settings["lr"] * settings["weight_decay"], settings["momentum"]
         shape, device = (len(weights), *weights[0].shape), weights[0].device
-        directions = torch.empty(shape, dtype=torch.bfloat16, device=device)
+        directions = torch.empty(shape, dtype=orthogonalization_dtype(device), device=device)
         for weight, direction in zip(weights, directions, strict=True):
             gradient = full_tensor(_gradient(weight))
             state = self.state[weight]
@@ -77,6 +78,12 @@ def stacks(weights: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
         yield from (equal[at : at + size] for at in range(0, len(equal), size))
 
 
+def orthogonalization_dtype(device: torch.device) -> torch.dtype:
+    """Return the dtype that matrices are orthogonalized in: float32 on a CPU, where products in
+    bfloat16 may take as long or, without instructions for them, 30 times as long."""
+    return torch.float32 if device.type == "cpu" else torch.bfloat16
+
+
 def _cost(weights: Sequence[nn.Parameter]) -> int:
     """Return what the products of a stack's step cost, up to a factor."""
     return sum(weight.numel() * min(weight.shape) for weight in weights)
@@ -99,7 +106,7 @@ def orthogonalized(
     matrices at once.
 
     Args:
-        matrices: Matrices of one shape in bfloat16, (n, rows, columns).
+        matrices: Matrices of one shape, (n, rows, columns).
         coefficients: Of the first, third and fifth power.
         steps: Number of iterations.
         eps: Least norm that a matrix is divided by.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -163,13 +164,17 @@ def muon_step_peak(plan_input: PlanInput) -> StepPeak:
     """Return the peak of Muon's step; AdamW, whose steps are fused, needs no memory for its own."""
     matrices = MetaNetworks.of(plan_input).trained_matrices
     kinds = Counter((tuple(weight.shape), weight.dtype) for weight in matrices)
-    peaks = (_stack_peak(*kind, count) for kind, count in kinds.items())
+    device = torch.device("cpu" if plan_input.device == "cpu" else "meta")  # as on a GPU
+    peaks = (_stack_peak(*kind, count, device) for kind, count in kinds.items())
     return max(peaks, key=lambda peak: peak.temporary, default=StepPeak(0, 0))
 
 
-def _stack_peak(shape: tuple[int, ...], dtype: torch.dtype, count: int) -> StepPeak:
+def _stack_peak(
+    shape: tuple[int, ...], dtype: torch.dtype, count: int, device: torch.device
+) -> StepPeak:
     with FakeTensorMode():
-        weights = [nn.Parameter(torch.zeros(shape, dtype=dtype)) for _ in range(count)]
+        zeros = partial(torch.zeros, shape, dtype=dtype, device=device)
+        weights = [nn.Parameter(zeros()) for _ in range(count)]
         for weight in weights:
             weight.grad = torch.zeros_like(weight)
         muon: Optimizer = StackedMuon(next(stacks(weights)))
