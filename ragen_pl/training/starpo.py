@@ -42,6 +42,7 @@ from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.engines import Engine, InProcess, Sampler
 from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.rollout.self_distillation import SelfDistillation
+from ragen_pl.runtime.allocator import trim_retained_memory
 from ragen_pl.runtime.bf16_speed import slow_bf16_warning
 from ragen_pl.training.distillation import HintedRollout, distill
 from ragen_pl.training.evaluation.results import log_evaluation
@@ -430,6 +431,8 @@ class StarPO(pl.LightningModule):
     def _backward(self, loss: Tensor) -> None:
         # Strategies that reduce gradients average over ranks, but the loss is a sum over ranks.
         self.manual_backward(loss if self._gradients_are_local else loss * world_size())
+        if self.device.type == "cpu":  # the graph has just been freed
+            trim_retained_memory()
 
     def _optimizer_step(
         self, learning_rates: Mapping[str, float], number: int = 0

@@ -1,0 +1,39 @@
+"""Freed memory stays in the process up to a limit, above which it is given back."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import resource
+import torch
+from ragen_pl.runtime.allocator import retain_freed_memory, trim_retained_memory
+
+def resident():
+    pages = int(open("/proc/self/statm").read().split()[1])
+    return pages * resource.getpagesize() // 2**20
+
+assert retain_freed_memory()
+before = resident()
+tensors = [torch.ones(2**18) for _ in range(200)]  # a mebibyte each
+filled = resident() - before
+del tensors
+freed = resident() - before
+kept, trimmed = trim_retained_memory(2**30), trim_retained_memory(2**26)
+print(filled, freed, kept, trimmed, resident() - before)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the allocator is glibc's")
+def test_freed_memory_is_kept_up_to_a_limit() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
+    )
+    filled, freed, kept, trimmed, left = done.stdout.split()
+    assert int(filled) >= 190
+    assert int(freed) >= 190  # mebibytes that the system sees in use still
+    assert (kept, trimmed) == ("False", "True")
+    assert int(left) < 40
