@@ -72,6 +72,13 @@ class StopEarly(Callback):
         trainer.should_stop = True
 
 
+def test_memory_is_given_back_after_each_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[bool] = []
+    monkeypatch.setattr("ragen_pl.training.starpo.trim_retained_memory", lambda: calls.append(True))
+    _, rows = fit(epochs=2)
+    assert len(calls) >= sum(row["train/updates"] for row in rows) > 0
+
+
 @pytest.mark.parametrize(
     ("make_callback", "bounds", "steps", "iterations"),
     [

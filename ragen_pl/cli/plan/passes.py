@@ -164,7 +164,9 @@ def muon_step_peak(plan_input: PlanInput) -> StepPeak:
     """Return the peak of Muon's step; AdamW, whose steps are fused, needs no memory for its own."""
     matrices = MetaNetworks.of(plan_input).trained_matrices
     kinds = Counter((tuple(weight.shape), weight.dtype) for weight in matrices)
-    device = torch.device("cpu" if plan_input.device == "cpu" else "meta")  # as on a GPU
+    device = torch.device(
+        "cpu" if plan_input.device == "cpu" else "meta"
+    )  # a GPU need not be there
     peaks = (_stack_peak(*kind, count, device) for kind, count in kinds.items())
     return max(peaks, key=lambda peak: peak.temporary, default=StepPeak(0, 0))
 
