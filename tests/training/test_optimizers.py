@@ -20,6 +20,7 @@ from ragen_pl.algorithms.config import Muon, Optimization
 from ragen_pl.distributed.sharding import full_tensor, load_full_optimizer_state, shard
 from ragen_pl.models.policy import Critic, Policy
 from ragen_pl.models.trainable import TrainableModel
+from ragen_pl.training import muon
 from ragen_pl.training.optimizers import build_optimizer
 from ragen_pl.training.update import clip_and_step
 from tests.support.toy_env import MODEL
@@ -73,13 +74,16 @@ def is_matrix(name: str) -> bool:
     return name.endswith("_proj.weight")
 
 
-def test_it_is_pytorchs_muon_and_pytorchs_adamw_step_by_step() -> None:
+def test_it_is_pytorchs_muon_and_pytorchs_adamw_step_by_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(muon, "orthogonalization_dtype", lambda device: torch.bfloat16)
     ours, theirs = make_parts(), make_parts()
     optimizer = build_optimizer(ours, CONFIG)
     plain: dict[str, list[torch.optim.Optimizer]] = {}
     for part in theirs:
         of_part = {n: w for n, w in named(theirs).items() if n.startswith(part)}
-        muon = torch.optim.Muon(
+        of_matrices = torch.optim.Muon(
             [w for n, w in of_part.items() if is_matrix(n)],
             weight_decay=0.1,
             momentum=0.9,
@@ -88,7 +92,7 @@ def test_it_is_pytorchs_muon_and_pytorchs_adamw_step_by_step() -> None:
         )
         rest = [w for n, w in of_part.items() if not is_matrix(n)]
         adamw = torch.optim.AdamW(rest, betas=(0.8, 0.9), weight_decay=0.1, fused=True)
-        plain[part] = [muon, adamw]
+        plain[part] = [of_matrices, adamw]
     begin = {name: weight.detach().clone() for name, weight in named(ours).items()}
     for number in range(3):
         step(ours, optimizer, number)
