@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from typing import Any
 
 MOST_RETAINED = 1 << 31
 """Bytes of freed memory that a process may keep: the passes of small models need less, and in those
@@ -36,10 +37,8 @@ def retain_freed_memory() -> bool:
     Returns:
         Whether the settings were accepted; False outside Linux and glibc.
     """
-    if not sys.platform.startswith("linux"):
-        return False
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:  # another C library than glibc
+    mallopt = _glibc_function("mallopt")
+    if mallopt is None:
         return False
     settings = ((_MMAP_THRESHOLD, 1 << 25), (_TRIM_THRESHOLD, 1 << 30), (_TOP_PAD, 1 << 26))
     accepted = [mallopt(key, value) == 1 for key, value in settings]
@@ -55,13 +54,13 @@ def trim_retained_memory(most: int = MOST_RETAINED) -> bool:
     Returns:
         Whether it was returned; False outside Linux and glibc 2.33.
     """
-    if not sys.platform.startswith("linux"):
-        return False
-    library = ctypes.CDLL(None)
-    heap_facts = getattr(library, "mallinfo2", None)
-    if heap_facts is None:
+    heap_facts, trim = _glibc_function("mallinfo2"), _glibc_function("malloc_trim")
+    if heap_facts is None or trim is None:
         return False
     heap_facts.restype = _HeapFacts
-    if heap_facts().fordblks <= most:
-        return False
-    return bool(library.malloc_trim(0))
+    return bool(heap_facts().fordblks > most and trim(0))
+
+
+def _glibc_function(name: str) -> Any:
+    """Return a function of the C library; None if it is not glibc, or has no such function."""
+    return getattr(ctypes.CDLL(None), name, None) if sys.platform.startswith("linux") else None

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+
+from ragen_pl.runtime.allocator import retain_freed_memory, trim_retained_memory
 
 PROGRAM = """
 import resource
@@ -27,8 +31,11 @@ print(filled, freed, kept, trimmed, resident() - before)
 """
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the allocator is glibc's")
 def test_freed_memory_is_kept_up_to_a_limit() -> None:
+    if not sys.platform.startswith("linux"):  # its allocator is left as it is
+        assert not retain_freed_memory()
+        assert not trim_retained_memory(0)
+        return
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
     )
@@ -37,3 +44,13 @@ def test_freed_memory_is_kept_up_to_a_limit() -> None:
     assert int(freed) >= 190  # mebibytes that the system sees in use still
     assert (kept, trimmed) == ("False", "True")
     assert int(left) < 40
+
+
+def test_other_systems_and_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace())  # of no such functions
+    assert not retain_freed_memory()
+    assert not trim_retained_memory(0)
+    monkeypatch.setattr(ctypes, "CDLL", None)  # not even opened
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert not retain_freed_memory()
+    assert not trim_retained_memory(0)
