@@ -18,8 +18,9 @@ from benchmarks.samplers import as_trl, bare_trainer
 from benchmarks.steps import Steps
 from benchmarks.workload import ReadAgain
 from callbacks import VarianceFilter
-from ragen_pl.cli.application import Application
+from ragen_pl.cli.application import Application, run
 from ragen_pl.cli.config.files import prepare
+from ragen_pl.cli.configured_parts import Unstarted
 from ragen_pl.models.base import LanguageModel
 from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.collect import collect
@@ -35,17 +36,11 @@ WARMUP_STEPS = 10
 """Optimizer steps of TRL's learning rate warmup, as many as ours has."""
 
 
-class Prepared(Application):
-    """A command whose parts are built, and which runs nothing."""
-
-    def _run_subcommand(self, subcommand: str) -> None:
-        pass
-
-
-def prepared(options: Sequence[str], threads: int) -> Prepared:
+def prepared(options: Sequence[str], threads: int) -> Unstarted:
     """Build the parts of a real command."""
     with tempfile.TemporaryDirectory(prefix="race-") as folder:  # nothing runs, nothing is written
-        return Prepared(prepare(["fit", *options, "--threads", str(threads), "--run_dir", folder]))
+        line = ["fit", *options, "--threads", str(threads), "--run_dir", folder]
+        return run(prepare(line), Unstarted)
 
 
 class Side:

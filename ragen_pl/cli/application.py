@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import yaml
 from jsonargparse import get_loader, set_loader, set_parsing_settings
@@ -90,14 +90,22 @@ _LOAD = get_loader("yaml")
 _IS_OF_LINK = re.compile(r"Call to compute_fn of link ")
 
 
+_ApplicationT = TypeVar("_ApplicationT", bound="Application")
+
+
 class Application(LightningCLI):
-    """One command, which its constructor parses, checks, builds and runs."""
+    """One command, which its constructor parses, checks, builds and runs.
+
+    Args:
+        argv: A prepared command line.
+        folder: What a training run takes its folder with; the caller releases it.
+    """
 
     data_kind: ClassVar[type[RolloutDataModule]] = RolloutDataModule
     """Class of the data module."""
 
-    def __init__(self, argv: Sequence[str], folder: ClaimedFolder | None = None) -> None:
-        self._argv, self._folder = list(argv), folder or ClaimedFolder()
+    def __init__(self, argv: Sequence[str], folder: ClaimedFolder) -> None:
+        self._argv, self._folder = list(argv), folder
         self._has_ended = False
         super().__init__(
             model_class=StarPO,
@@ -456,7 +464,7 @@ def _check_folder(given: str) -> None:
         )
 
 
-def run(argv: Sequence[str], kind: type[Application] = Application) -> Application:
+def run(argv: Sequence[str], kind: type[_ApplicationT]) -> _ApplicationT:
     """Run one prepared command line and return the application that ran it.
 
     Raises:

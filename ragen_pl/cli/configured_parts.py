@@ -14,9 +14,15 @@ from ragen_pl.cli.resume import check_continuation, checkpoint_path, read_metada
 from ragen_pl.training.run_folder import Export, RunMetadata
 
 
-class ConfiguredParts(Application):
-    """An application that builds the configured parts, with a stand-in for the trainer, and starts
-    no run."""
+class Unstarted(Application):
+    """An application that is built and checked whole, and starts no run."""
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        """Run nothing."""
+
+
+class ConfiguredParts(Unstarted):
+    """An application that builds the configured parts, with a stand-in for the trainer."""
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         # The configured trainer may need devices that this machine does not have.
@@ -24,9 +30,6 @@ class ConfiguredParts(Application):
 
     def after_instantiate_classes(self) -> None:
         """Leave run folder and threads as they are."""
-
-    def _run_subcommand(self, subcommand: str) -> None:
-        """Run nothing."""
 
     @property
     def run_dir(self) -> Path:
@@ -97,6 +100,4 @@ def configured_parts(
     Raises:
         ConfigError: when the configuration is wrong.
     """
-    app = run(["fit", *argv], kind)
-    assert isinstance(app, ConfiguredParts)
-    return app
+    return run(["fit", *argv], kind)

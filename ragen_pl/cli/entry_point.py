@@ -6,6 +6,7 @@ import importlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -116,9 +117,9 @@ def _load(argv: Sequence[str]) -> Callable[[Sequence[str]], object]:
             module, _, name = _FUNCTIONS[argv[0]].rpartition(".")
             function = getattr(importlib.import_module(module), name)
             return lambda argv: function(argv[1:])
-        from ragen_pl.cli.application import run
+        from ragen_pl.cli.application import Application, run
 
-        return run
+        return partial(run, kind=Application)
 
 
 @contextmanager

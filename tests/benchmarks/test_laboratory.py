@@ -28,10 +28,11 @@ from callbacks import EchoTrapDetector, PolicyChange
 from ragen_pl.algorithms.config import EntropySmoothing, KLPenalty
 from ragen_pl.algorithms.estimators import GAE, GRPO, GiGPO
 from ragen_pl.algorithms.policy_losses import CISPO, GSPO, SAPO, Clip, ClipCov, KLCov
+from ragen_pl.cli.configured_parts import Unstarted
 from ragen_pl.rollout.engines import InProcess
 from ragen_pl.training.trainer import rollout_callbacks
 from tests.benchmarks.test_collapse_study import run as summary
-from tests.cli.test_configs import Assembled, assemble, filter_of
+from tests.cli.test_configs import assemble, filter_of
 
 NAMES_OF_VARIANTS = tuple(variant.name for variant in VARIANTS)
 NAMES_OF_RECIPES = tuple(variant.name for variant in RECIPES)
@@ -42,7 +43,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def assembled(tmp_path: Path, **study: Any) -> Assembled:
+def assembled(tmp_path: Path, **study: Any) -> Unstarted:
     (run,) = runs(Study(seeds=1, first_seed=3, rates=(3e-4,), **study), tmp_path)
     return assemble(*run.cell.arguments)
 

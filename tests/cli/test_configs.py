@@ -14,8 +14,9 @@ from ragen_pl.algorithms.config import KLPenalty
 from ragen_pl.algorithms.estimators import GRPO
 from ragen_pl.algorithms.filters import TopP
 from ragen_pl.algorithms.policy_losses import Clip
-from ragen_pl.cli.application import Application
+from ragen_pl.cli.application import Application, run
 from ragen_pl.cli.config.files import FOLDER, KINDS, prepare
+from ragen_pl.cli.configured_parts import Unstarted
 from ragen_pl.models import PretrainedModel
 from ragen_pl.models.lora import LoRA
 from ragen_pl.rollout.engines import VLLM, InProcess
@@ -34,18 +35,11 @@ PAIRS = [(experiment, "") for experiment in EXPERIMENTS] + [("sokoban", o) for o
 environment."""
 
 
-class Assembled(Application):
-    """Stop short of running."""
-
-    def _run_subcommand(self, subcommand: str) -> None:
-        pass
+def assemble(*args: str) -> Unstarted:
+    return run(prepare(["fit", *args, "--threads", "1"]), Unstarted)
 
 
-def assemble(*args: str) -> Assembled:
-    return Assembled(prepare(["fit", *args, "--threads", "1"]))
-
-
-class Parsed(Assembled):
+class Parsed(Unstarted):
     """Stop short of building anything."""
 
     def instantiate_classes(self) -> None:
@@ -58,7 +52,8 @@ class Parsed(Assembled):
     def plainly(cls, *names: str) -> dict[str, Any]:
         """Return the resolved configuration as plain data, without the names of its files and
         without reward terms that are left out."""
-        config = cls(prepare(["fit", *(part for name in names for part in ("--config", name))]))
+        line = ["fit", *(part for name in names for part in ("--config", name))]
+        config = run(prepare(line), cls)
         rollout = config._plain["data"]["rollout"]
         plain = {key: value for key, value in config._plain.items() if key != "config"}
         terms = {name: term for name, term in rollout["rewards"].items() if term is not None}
@@ -230,7 +225,7 @@ def test_a_config_that_was_printed_for_training_evaluates_the_last_checkpoint(
 ) -> None:
     def printed(*line: str) -> dict[str, Any]:
         with pytest.raises(SystemExit, match="0"):
-            Parsed(prepare([*line, "--config", "bandit", "--print_config"]))
+            run(prepare([*line, "--config", "bandit", "--print_config"]), Parsed)
         text = capsys.readouterr().out
         (tmp_path / "printed.yaml").write_text(text)
         return dict(yaml.safe_load(text))
@@ -239,7 +234,8 @@ def test_a_config_that_was_printed_for_training_evaluates_the_last_checkpoint(
     assert printed("test", "--ckpt_path", "null")["ckpt_path"] is None
     assert printed("fit", "--ckpt_path", "best")["ckpt_path"] == "best"
     assert "ckpt_path" not in printed("fit")
-    assert Parsed(prepare(["test", "--config", "printed.yaml"])).config["test"].ckpt_path == "last"
+    evaluation = run(prepare(["test", "--config", "printed.yaml"]), Parsed)
+    assert evaluation.config["test"].ckpt_path == "last"
 
 
 @pytest.mark.parametrize(
@@ -257,7 +253,7 @@ def test_a_config_that_leaves_out_the_runs_checkpoint_is_told(
     (tmp_path / "run/checkpoints").mkdir(parents=True)
     (tmp_path / "run/checkpoints/last.ckpt").touch()
     line = ["validate", "--config", "bandit", *more, "--run_dir", "run", "--threads", "1"]
-    Assembled(prepare(line))
+    run(prepare(line), Unstarted)
     told = "ckpt_path is null in a config, so that the policy is the one before training"
     assert (told in capsys.readouterr().out) == is_told
 

@@ -8,9 +8,9 @@ import pytest
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 
-from ragen_pl.cli.application import Application
+from ragen_pl.cli.application import run
 from ragen_pl.cli.config.trainer_keys import check_launch
-from ragen_pl.cli.configured_parts import configured_parts
+from ragen_pl.cli.configured_parts import Unstarted, configured_parts
 from ragen_pl.cli.entry_point import main
 from ragen_pl.errors import ConfigError
 from tests.support.tiny_run import write_config
@@ -130,23 +130,12 @@ def test_nodes_that_a_launcher_starts_are_accepted(monkeypatch: pytest.MonkeyPat
         check_launch(trainer, LightningEnvironment())
 
 
-class Unstarted(Application):
-    """An application that is built whole and runs nothing."""
-
-    def _run_subcommand(self, subcommand: str) -> None:
-        pass
-
-
 def test_a_display_is_switched_off() -> None:
-    from ragen_pl.cli.application import run
-
     app = run(["fit", "--config", "tiny.yaml", "--trainer.enable_progress_bar=false"], Unstarted)
     assert not app.config_init["fit"].display._enabled
 
 
 def test_defaults_that_yaml_cannot_write_are_written() -> None:
-    from ragen_pl.cli.application import run
-
     line = ["--trainer.callbacks+=Timer", "--trainer.callbacks.duration=00:01:00:00"]
     app = run(["fit", "--config", "tiny.yaml", *line], Unstarted)
     (timer,) = app._plain["trainer"]["callbacks"]
