@@ -39,7 +39,7 @@ BASE = (
     *("--data.eval_sets.reference", "null", "--data.rollout.num_groups", "2"),
     *("--data.rollout.group_size", "8", "--data.rollout.max_turns", "3"),
     *("--filter.keep_fraction", "0.5", "--filter.include_zero", "true"),
-    *("--report.write", "never"),
+    *("--report.write", "never", "--trainer.precision", "bf16-mixed"),
     *(f"{_CRITIC}.warmup_iterations", "0", f"{CALLBACKS}.core_seconds.CoreSeconds"),
 )
 """The run in short dialogues: 16 trajectories of three turns. Untrained, it solves nothing; all

@@ -20,7 +20,10 @@ TINY = (
     *("--data.evaluation.size=2", "--filter.include_zero=true", "--threads=1"),
 )
 _RECIPES = {
-    "bandit": ("--config", "bandit_examples.yaml", "--config", "grpo.yaml"),
+    "bandit": (
+        *("--config", "bandit_examples.yaml", "--config", "grpo.yaml"),
+        *("--trainer.precision", "bf16-mixed"),
+    ),
     "sokoban": (
         *("--config", "starpo_s.yaml", "--model.algorithm.advantage", "GRPO"),
         *("--config", "benchmarks/sokoban_135m.yaml"),

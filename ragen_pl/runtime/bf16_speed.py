@@ -35,8 +35,8 @@ def bf16_slowdown() -> float:
 
 
 def slow_bf16_warning(precision: str, device: torch.device) -> str | None:
-    """Return a warning if a precision makes a run on this device slower than float32 would; None if
-    it does not.
+    """Return a warning, without what to do, if a precision makes a run on this device slower than
+    float32 would; None if it does not.
 
     Args:
         precision: ``trainer.precision``.
@@ -46,7 +46,7 @@ def slow_bf16_warning(precision: str, device: torch.device) -> str | None:
         return None
     return (
         f"trainer.precision is {precision}, but this CPU takes {bf16_slowdown():.1f} times as long "
-        "to multiply matrices in bfloat16 as in float32 (--trainer.precision 32-true)"
+        "to multiply matrices in bfloat16 as in float32"
     )
 
 

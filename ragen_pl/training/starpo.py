@@ -134,7 +134,7 @@ class StarPO(pl.LightningModule):
         if self.trainer.is_global_zero and self.endpoint is None:
             told = slow_bf16_warning(precision, self.trainer.strategy.root_device)
             if told is not None:
-                announce(self.trainer, f"warning: {told}")
+                announce(self.trainer, f"warning: {told}: set it to 32-true")
 
     def check_trainer(self, precision: str, strategy: type[Strategy]) -> None:
         """Check that a trainer's precision and the class of its strategy train these networks.

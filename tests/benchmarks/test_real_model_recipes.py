@@ -14,5 +14,6 @@ def test_a_recipe_is_a_run(experiment: str) -> None:
     given = ["fit", "--config", experiment, "--config", "smollm2-135m", *_RECIPES[experiment]]
     parts = configured_parts(prepare(given)[1:])
     assert parts.model.algorithm.critic is None, "GRPO"
+    assert parts.precision == "bf16-mixed", "a GPU is slow in float32"
     has_hindsight = parts.datamodule.hindsight is not None
     assert has_hindsight == (experiment == "sokoban")
