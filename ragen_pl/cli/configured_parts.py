@@ -17,6 +17,9 @@ from ragen_pl.training.run_folder import Export, RunMetadata
 class Unstarted(Application):
     """An application that is built and checked whole, and starts no run."""
 
+    def _claim_folder(self, run_dir: Path, loaded: Path | None) -> None:
+        """Leave the run's folder as it is."""
+
     def _run_subcommand(self, subcommand: str) -> None:
         """Run nothing."""
 

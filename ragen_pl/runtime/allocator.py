@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import sys
+from pathlib import Path
 from typing import Any
 
 MOST_RETAINED = 1 << 31
@@ -11,6 +13,8 @@ MOST_RETAINED = 1 << 31
 of large ones new pages take little of the time."""
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 """Parameters of glibc's mallopt."""
+_MEMORY = Path("/proc/self/statm")
+"""Pages of this process: of its address space, resident, and of these shared with files, …"""
 
 
 class _HeapFacts(ctypes.Structure):
@@ -23,8 +27,10 @@ class _HeapFacts(ctypes.Structure):
             *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
         )
     )
-    fordblks: int
-    """Free bytes of all heaps."""
+    hblkhd: int
+    """Bytes in use in blocks that are mapped one by one."""
+    uordblks: int
+    """Bytes in use in all heaps."""
 
 
 def retain_freed_memory() -> bool:
@@ -46,7 +52,7 @@ def retain_freed_memory() -> bool:
 
 
 def trim_retained_memory(most: int = MOST_RETAINED) -> bool:
-    """Return freed memory to the system if the heaps have more than ``most`` bytes of it.
+    """Return freed memory to the system if the process holds more than ``most`` bytes of it.
 
     Tensors of other sizes do not fit into what earlier ones left: without this a network of 135M
     parameters comes to hold twice the memory of its largest micro-batch.
@@ -55,10 +61,14 @@ def trim_retained_memory(most: int = MOST_RETAINED) -> bool:
         Whether it was returned; False outside Linux and glibc 2.33.
     """
     heap_facts, trim = _glibc_function("mallinfo2"), _glibc_function("malloc_trim")
-    if heap_facts is None or trim is None:
+    if heap_facts is None or trim is None or not _MEMORY.exists():
         return False
     heap_facts.restype = _HeapFacts
-    return bool(heap_facts().fordblks > most and trim(0))
+    facts: _HeapFacts = heap_facts()
+    # The heaps' own count of free bytes has pages that were returned before, or never used.
+    _, resident, shared, *_ = map(int, _MEMORY.read_text().split())
+    held = (resident - shared) * mmap.PAGESIZE - facts.uordblks - facts.hblkhd
+    return bool(held > most and trim(0))
 
 
 def _glibc_function(name: str) -> Any:

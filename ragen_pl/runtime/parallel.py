@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from functools import cache
-from threading import Barrier
+from contextlib import suppress
+from threading import Barrier, BrokenBarrierError, Lock, Semaphore
 from typing import TypeVar
 
 import torch
@@ -41,35 +41,74 @@ def in_threads(
     with_gradients = torch.is_grad_enabled()
     is_autocast, dtype = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
     keeps_casts = torch.is_autocast_cache_enabled()
+    most = Semaphore(count)  # there may be more threads
 
     def run(computation: Callable[[], Result]) -> Result:
         with (
+            most,
             torch.set_grad_enabled(with_gradients),
             torch.autocast("cpu", dtype, is_autocast, keeps_casts),
         ):
             return computation()
 
-    futures = [_pool(count).submit(run, computation) for computation in computations]
+    with _POOL.lock:
+        pool = _POOL.of_at_least(count)
+        futures = [pool.submit(run, computation) for computation in computations]
     wait(futures)
     return [future.result() for future in futures]
 
 
-@cache
-def _pool(count: int) -> ThreadPoolExecutor:
-    """Start threads whose operations are not divided among threads again."""
-    started = Barrier(count)
+class _Pool:
+    """Threads whose operations are not divided among threads again; one pool for every number of
+    them, because each thread keeps freed memory of its own."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        """Held while computations are handed over, so that a pool is not ended before that."""
+        self._threads: ThreadPoolExecutor | None = None
+        self._count = 0
+
+    def of_at_least(self, count: int) -> ThreadPoolExecutor:
+        """Return the threads, more of them if they are fewer than ``count``."""
+        if self._threads is None or self._count < count:
+            if self._threads is not None:
+                self._threads.shutdown(wait=False)  # they end when what they were given has ended
+            self._count = max(count, torch.get_num_threads())
+            self._threads = None  # should the start fail
+            self._threads = _started(self._count)
+        return self._threads
+
+
+def _started(count: int) -> ThreadPoolExecutor:
+    barrier = Barrier(count)
 
     def compute_alone() -> None:
         torch.set_num_threads(1)
         torch.get_num_threads()  # at its first use, a thread takes over the number set last
-        started.wait()
+        with suppress(BrokenBarrierError):
+            barrier.wait()
 
     threads = torch.get_num_threads()
     pool = ThreadPoolExecutor(count, "part", compute_alone)
-    wait([pool.submit(int) for _ in range(count)])
-    torch.set_num_threads(threads)  # for threads that are started later
+    try:
+        wait([pool.submit(int) for _ in range(count)])
+    except RuntimeError:  # the system has no thread left, for which the others would wait
+        barrier.abort()
+        pool.shutdown()
+        raise
+    finally:
+        torch.set_num_threads(threads)  # for threads that are started later
     return pool
 
 
-if hasattr(os, "register_at_fork"):  # a forked process has no threads but the one that forked
-    os.register_at_fork(after_in_child=_pool.cache_clear)
+_POOL = _Pool()
+
+
+def _forget_threads() -> None:
+    """A forked process has no threads but the one that forked."""
+    global _POOL
+    _POOL = _Pool()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_threads)

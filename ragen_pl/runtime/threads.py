@@ -87,7 +87,7 @@ def fixed_threads(setting: int | str) -> int | None:
     if setting != "auto":
         return int(setting)
     variable = os.environ.get("OMP_NUM_THREADS", "")
-    return int(variable) if variable.isdecimal() else None
+    return (int(variable) or None) if variable.isdecimal() else None
 
 
 def choose_threads(cores: int | None = None) -> tuple[int, dict[int, float]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -32,7 +33,8 @@ class StackedMuon(Muon):
     depends on the number of ranks, and fail for some shapes. Here every rank gathers a stack's
     weights, gradients and momentum, takes the step of a single process, and keeps its shards of the
     result. Orthogonalization is therefore not divided among the ranks. It computes in bfloat16, as
-    PyTorch's, but on a CPU in float32 (``orthogonalization_dtype``).
+    PyTorch's, but on a CPU in float32 (``orthogonalization_dtype``), under autocast, too, in which
+    Lightning takes steps.
     """
 
     @torch.no_grad()
@@ -40,6 +42,9 @@ class StackedMuon(Muon):
         """Take one step; if matrices are sharded, every rank must call it."""
         assert closure is None, "the optimizer around this one calls it"
         for group in self.param_groups:
+            for weight in group["params"]:  # before the threads, so that the state keeps its order
+                if weight.grad is not None and not self.state[weight]:
+                    self.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
             longest_first = sorted(stacks(group["params"]), key=_cost, reverse=True)
             steps = [partial(self._step, each, group) for each in longest_first]
             in_threads(steps, _threads(group["params"]))
@@ -51,16 +56,14 @@ class StackedMuon(Muon):
         directions = torch.empty(shape, dtype=orthogonalization_dtype(device), device=device)
         for weight, direction in zip(weights, directions, strict=True):
             gradient = full_tensor(_gradient(weight))
-            state = self.state[weight]
-            if "momentum_buffer" not in state:
-                state["momentum_buffer"] = torch.zeros_like(weight)
-            kept = state["momentum_buffer"]
+            kept = self.state[weight]["momentum_buffer"]
             mean = full_tensor(kept).lerp_(gradient, 1 - momentum)
             _overwrite(kept, mean)
             direction.copy_(gradient.lerp(mean, momentum) if settings["nesterov"] else mean)
-        steps = orthogonalized(
-            directions, settings["ns_coefficients"], settings["ns_steps"], settings["eps"]
-        )
+        with _without_autocast(device):
+            steps = orthogonalized(
+                directions, settings["ns_coefficients"], settings["ns_steps"], settings["eps"]
+            )
         rate = settings["lr"] * RMS * math.sqrt(max(weights[0].shape))
         for weight, step in zip(weights, steps, strict=True):
             _overwrite(weight, full_tensor(weight).mul_(1 - decay).add_(step, alpha=-rate))
@@ -82,6 +85,14 @@ def orthogonalization_dtype(device: torch.device) -> torch.dtype:
     """Return the dtype that matrices are orthogonalized in: float32 on a CPU, where products in
     bfloat16 may take as long or, without instructions for them, 30 times as long."""
     return torch.float32 if device.type == "cpu" else torch.bfloat16
+
+
+def _without_autocast(device: torch.device) -> AbstractContextManager[Any]:
+    """Let products on a device have the type of their factors; tensors without data have no
+    autocast."""
+    if not torch.amp.is_autocast_available(device.type):
+        return nullcontext()
+    return torch.autocast(device.type, enabled=False)
 
 
 def _cost(weights: Sequence[nn.Parameter]) -> int:

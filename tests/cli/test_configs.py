@@ -83,7 +83,7 @@ def test_a_config_makes_a_run(
     data = app.datamodule
     assert data.is_mixture or experiment.startswith(data.env.name)
     assert app.datamodule.env.actions != ()
-    # Most laptops have no instructions for bfloat16; models of half a billion and more are for GPUs.
+    # Most laptops have no instructions for bfloat16; models of half a billion are for GPUs.
     is_large = overlay.startswith("qwen")
     assert app.trainer.precision == ("bf16-mixed" if is_large else "32-true")
 

@@ -11,6 +11,7 @@ from functools import partial
 import pytest
 import torch
 
+from ragen_pl.runtime import parallel
 from ragen_pl.runtime.parallel import in_threads
 from ragen_pl.runtime.threads import torch_threads
 
@@ -98,6 +99,42 @@ def test_there_may_be_more_computations_than_threads() -> None:
 
     assert in_threads([partial(part, number) for number in range(8)], threads=2) == [*range(8)]
     assert max(most) == 2
+
+
+def test_fewer_computations_use_the_same_threads() -> None:
+    """A pool for each number would leave as many threads as all numbers have together."""
+    with torch_threads(4):
+        in_threads([lambda: None] * 4)
+        before = threading.active_count()
+        for number in (2, 3, 4):
+            in_threads([lambda: None] * number)
+    assert threading.active_count() == before
+
+
+def test_more_computations_than_threads_so_far_get_more() -> None:
+    in_threads([lambda: None] * 2)
+    count = 3 + parallel._POOL._count
+    meeting = threading.Barrier(count, timeout=10)
+    assert len(in_threads([meeting.wait] * count)) == count
+
+
+def test_threads_that_cannot_be_started_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "_POOL", parallel._Pool())
+    start, started = threading.Thread.start, list[threading.Thread]()
+
+    def start_two(thread: threading.Thread) -> None:
+        if len(started) == 2:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    with monkeypatch.context() as limited:
+        limited.setattr(threading.Thread, "start", start_two)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            in_threads([lambda: None] * 3)
+    assert not any(thread.is_alive() for thread in started)
+    assert torch.get_num_threads() == 2, "threads that start later compute as before"
+    assert in_threads([lambda: 1, lambda: 2]) == [1, 2]
 
 
 def _computes_in_threads() -> None:

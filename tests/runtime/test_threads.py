@@ -71,6 +71,8 @@ def test_a_fixed_number_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert threads.configure_threads(2) == torch.get_num_threads() == 2
     assert threads.configure_threads("auto") == torch.get_num_threads() == 1
+    monkeypatch.setenv("OMP_NUM_THREADS", "0")
+    assert threads.fixed_threads("auto") is None, "no number to set"
 
 
 def test_one_core_has_nothing_to_choose(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,6 +69,27 @@ def test_a_cpu_orthogonalizes_in_float32_and_a_gpu_in_bfloat16() -> None:
     assert muon.orthogonalization_dtype(torch.device("cuda")) is torch.bfloat16
 
 
+def test_autocast_in_which_lightning_takes_steps_changes_nothing() -> None:
+    """It would multiply in bfloat16 all the same."""
+    plain, cast = make_weights(), make_weights()
+    for weights, is_enabled in ((plain, False), (cast, True)):
+        for weight, gradient in zip(weights, make_weights(1), strict=True):
+            weight.grad = gradient.detach()
+        with torch.autocast("cpu", torch.bfloat16, is_enabled):
+            StackedMuon(weights, lr=0.02).step()
+    assert all(torch.equal(one, other) for one, other in zip(plain, cast, strict=True))
+
+
+def test_the_state_is_in_the_weights_order() -> None:
+    """Stacks of other shapes take longer, in threads of their own."""
+    weights = make_weights()
+    for weight in weights[1:]:
+        weight.grad = torch.ones_like(weight)
+    optimizer = StackedMuon(weights)
+    optimizer.step()
+    assert list(optimizer.state_dict()["state"]) == list(range(1, len(weights)))
+
+
 def test_stacks_are_of_one_shape_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     weights = make_weights()
     for weight in weights:

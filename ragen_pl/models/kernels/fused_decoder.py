@@ -20,6 +20,7 @@ from ragen_pl.models.kernels.attention import NAME, attend
 from ragen_pl.models.kernels.fused_linear import FusedLinear, alike, as_columns
 from ragen_pl.models.kernels.last_layer import GatherLastLayer
 from ragen_pl.models.kernels.rms_norm import FusedRMSNorm, rms_norm
+from ragen_pl.models.kernels.rotary import RotaryTable
 from ragen_pl.models.lora import base_dtypes, is_plain_adapter_part
 
 _FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
@@ -88,36 +89,6 @@ class _Layer:
         return self.down(self.activate(gate).mul_(up))
 
 
-class _RotaryTable:
-    """Cosines and sines of rotary embeddings at each position, concatenated, in the type of the
-    model's states; the first half of the sines is negated, because they are multiplied with the
-    exchanged halves of a head.
-
-    They are looked up in a table, or computed for each block if angles depend on its longest
-    position.
-    """
-
-    def __init__(
-        self, rotary: Any, max_context: int, device: torch.device, dtype: torch.dtype
-    ) -> None:
-        self.rotary, self.device, self.dtype = rotary, device, dtype
-        is_fixed = "dynamic" not in rotary.rope_type and rotary.rope_type != "longrope"
-        positions = torch.arange(max_context, device=device)
-        self.table = self._at(positions[None])[0] if is_fixed else None
-
-    def _at(self, positions: Tensor) -> Tensor:
-        like = torch.zeros(0, dtype=self.dtype, device=self.device)
-        cos, sin = self.rotary(like, positions)
-        first, second = sin.chunk(2, dim=-1)
-        return torch.cat([cos, -first, second], dim=-1)
-
-    def __call__(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return cosines and sines, each (n, Q, 1, D)."""
-        at = self._at(positions) if self.table is None else embedding(positions, self.table)
-        cos, sin = at[:, :, None].chunk(2, dim=-1)
-        return cos, sin
-
-
 class FusedDecoder:
     """A function from a block of tokens to next-token logits, with the model's own rounding.
 
@@ -140,7 +111,7 @@ class FusedDecoder:
         self.rotated = self.heads + model.config.num_key_value_heads
         self.head_width: int = stack.layers[0].self_attn.head_dim
         held = self.embedding.dtype
-        self.rotation = _RotaryTable(stack.rotary_emb, max_context, model.device, held)
+        self.rotation = RotaryTable(stack.rotary_emb, max_context, model.device, held)
         self.layers = [_Layer(layer, dtype) for layer in stack.layers]
 
     @property

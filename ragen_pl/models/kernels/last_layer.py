@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 from ragen_pl.distributed.sharding import has_hooks
 from ragen_pl.models.kernels.attention import causal_mask
 from ragen_pl.models.kernels.rms_norm import LLAMA_FAMILY
+from ragen_pl.models.kernels.rotary import has_fixed_angles
 
 
 class GatherLastLayer(nn.Module):
@@ -79,10 +80,9 @@ def is_known_and_unwrapped(backbone: nn.Module, network: nn.Module) -> bool:
     checkpointed or compiled keep what a single pass has.
     """
     layers: Any = getattr(backbone, "layers", ())
-    rotary: Any = getattr(backbone, "rotary_emb", None)
     return (
         bool(layers)
-        and "dynamic" not in str(getattr(rotary, "rope_type", ""))
+        and has_fixed_angles(getattr(backbone, "rotary_emb", None))
         and isinstance(layers[-1], GatherLastLayer)
         and not getattr(layers[-1], "gradient_checkpointing", False)
         and not has_hooks(network)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -23,9 +24,9 @@ PROMPTS = ([5, 6, 7, 8, 9, 10, 11], [5, 6, 12, 8, 9])
 """Two prompts with the same beginning."""
 
 
-def make_model(attention: str = NAME, family: str = "llama") -> PreTrainedModel:
+def make_model(attention: str = NAME, family: str = "llama", **more: Any) -> PreTrainedModel:
     torch.manual_seed(3)
-    config = CONFIG_MAPPING[family](**{**SIZES, "vocab_size": 64})
+    config = CONFIG_MAPPING[family](**{**SIZES, "vocab_size": 64, **more})
     model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
         config, attn_implementation=attention
     )
@@ -173,3 +174,24 @@ def test_layers_that_have_no_cache_read_whole_rows(seen: list[int]) -> None:
     for model in (checkpointed.train(), hooked):
         learn(model)
     assert not seen
+
+
+def test_padding_that_would_lengthen_the_angles_of_longrope_reads_whole_rows(
+    seen: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The longest row has 12 tokens, but the longest prompt and the longest rest 14 together."""
+    angles = {
+        "rope_type": "longrope",
+        "rope_theta": 1e4,
+        "original_max_position_embeddings": 12,
+        "short_factor": [1.0] * 4,
+        "long_factor": [4.0] * 4,
+    }
+    model = make_model(rope_parameters=angles)
+    monkeypatch.setattr(shared_prompts, "_MOST_LEFT", 0.8)
+    found, _ = learn(model)
+    assert not seen
+    monkeypatch.setattr(shared_prompts, "_can_share", lambda *_: True)
+    wrong, _ = learn(model)
+    assert seen
+    assert (wrong - found).abs().max() > 1e-3, "which other angles would have changed"
