@@ -24,6 +24,7 @@ from ragen_pl.cli.config.schema import (
     constructor_keys,
     find_class,
     first_class,
+    is_abstract,
     subclasses,
 )
 from ragen_pl.cli.config.unfit_class import reported, unfit_class
@@ -100,7 +101,7 @@ def explain(error: ConfigError, argv: Sequence[str], schema: Schema) -> ConfigEr
         cause = cause.__cause__ or cause.__context__
     return (
         _without_default(error, argv)
-        or _no_group(error, schema)
+        or _no_group(error, argv, schema)
         or _unfit(error, argv, schema)
         or _placed(error, argv)
     )
@@ -175,17 +176,23 @@ def _beside_class_path(unknown: str, argv: Sequence[str]) -> ConfigError | None:
     return None
 
 
-def _no_group(error: ConfigError, schema: Schema) -> ConfigError | None:
-    """Return an error that names a key of a group which was given a plain value; None if the error
-    is about something else."""
+def _no_group(error: ConfigError, argv: Sequence[str], schema: Schema) -> ConfigError | None:
+    """Return an error that names a key of a group, or the class to choose, where a plain value was
+    given; None if the error is about something else."""
     match = _NO_GROUP.fullmatch(str(error))
     kind = first_class(annotation_of(schema, match[1])) if match else object
     keys = constructor_keys(kind)
-    if match is None or not keys:
+    if match is None or kind is object:
         return None
+    if keys and not is_abstract(kind):
+        return ConfigError(
+            f"{match[1]} is {match[2]}, but it is a group of keys, or null\n"
+            f"  set its keys, such as {match[1]}.{next(iter(keys))}"
+        )
+    place, _ = last_given(argv, match[1], lambda _, value: str(value) == match[2])
+    place = place.removesuffix(".class_path")
     return ConfigError(
-        f"{match[1]} is {match[2]}, but it is a group of keys, or null\n"
-        f"  set its keys, such as {match[1]}.{next(iter(keys))}"
+        f"{place} is {match[2]}, but it is a class to choose\n  set {place}.class_path to its name"
     )
 
 

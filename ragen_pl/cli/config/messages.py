@@ -45,6 +45,8 @@ _BOUNDS = {"v>0": "above 0", "v>=0": "0 or more"}
 _LONGEST = 480
 _IS_READING = re.compile(r"Unable to load config |Expected a path but ")
 """A line of the parser's that says of an inline mapping only that it is no file either."""
+_LAST_FORM_OF_A_CLASS = "a dict with parameters accepted by the base class (implicit class_path)"
+"""The end of the parser's list of what a class may be given as."""
 
 
 def shorten(message: str) -> str:
@@ -97,6 +99,8 @@ def shorten(message: str) -> str:
     ]
     lines = [line for line in lines if line]
     told = [each for each in lines if not _IS_READING.match(each)]
+    if key and told[-1:] == [_LAST_FORM_OF_A_CLASS]:
+        return f"{key} is a class to choose: set {key}.class_path to its name"
     if key and not told:  # only that a group's value is no file either
         told = ["it is a group of keys: set them one by one, or name a file that has them"]
     text = "\n  ".join((told or lines)[-3:])

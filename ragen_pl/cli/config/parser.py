@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -80,8 +81,7 @@ class Parser(LightningArgumentParser):
         """Check values against their types, null too, which the parser would pass to anything."""
         for name in self.groups or ():
             if name in namespace and namespace[name] is None:
-                told = "it is null, but it is a group of keys: leave it out, or set them"
-                raise TypeError(f'Parser key "{name}": {told}')
+                raise _no_group(name, "null")
         super().validate(namespace, skip_unset, **kwargs)
         for action in self._actions:
             is_null = action.dest in namespace and namespace[action.dest] is None
@@ -130,7 +130,32 @@ class Parser(LightningArgumentParser):
         before, as a config file does, and not over nothing."""
         if parent_key and prev_cfg is None:
             prev_cfg = _BEFORE_OPTION.get()
+        self._refuse_plain_values(cfg, parent_key)
         return super()._apply_actions(cfg, parent_key, prev_cfg, skip_fn)
+
+
+    def _refuse_plain_values(self, given: Namespace | dict[str, Any], parent: str) -> None:
+        """Refuse a number, truth value or list in place of a group of keys, which would take all
+        of its keys away. (A text may be the name of a file that has them.)
+
+        Args:
+            given: What a file or an option gives.
+            parent: The key that ``given`` is below; empty at the top level.
+
+        Raises:
+            TypeError: naming the group.
+        """
+        for name in self.groups or ():
+            value: Any = given
+            for part in name.removeprefix(f"{parent}.").split("."):
+                value = value.get(part) if isinstance(value, dict | Namespace) else None
+            if isinstance(value, bool | int | float | list):
+                raise _no_group(name, json.dumps(value))
+
+
+def _no_group(name: str, value: str) -> TypeError:
+    told = f"it is {value}, but it is a group of keys: leave it out, or set them"
+    return TypeError(f'Parser key "{name}": {told}')
 
 
 @contextmanager

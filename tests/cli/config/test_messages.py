@@ -413,6 +413,27 @@ def test_a_group_is_no_switch(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.usefixtures("config")
+@pytest.mark.parametrize(
+    ("file", "told"),
+    [
+        ("echo_trap: false", "echo_trap: it is false, but it is a group of keys: leave it out"),
+        ("model: []", "model: it is [], but it is a group of keys: leave it out, or set them"),
+        ("data: {evaluation: 16}", "data.evaluation: it is 16, but it is a group of keys"),
+        ("model: {optimization: 1.0e-4}", "model.optimization: it is 0.0001, but it is a group"),
+        ("data: {env: [1]}", "data.env is [1], but it is a class to choose\n  set data.env.class"),
+        ("data: {rollout: {rewards: {a: 3}}}", "data.rollout.rewards.a is 3, but it is a class"),
+        ("data: {curriculum: 3}", "data.curriculum is a class to choose: set data.curriculum.class"),
+    ],
+)
+def test_a_plain_value_in_a_file_does_not_take_a_groups_keys_away(
+    file: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It replaced the whole section without a word; keys after it filled it with defaults."""
+    Path("plain.yaml").write_text(file)
+    assert told in fails(capsys, "--config", "plain.yaml", "--data.evaluation.size", "8")
+
+
+@pytest.mark.usefixtures("config")
 def test_a_file_in_place_of_a_groups_keys_names_each_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
