@@ -281,7 +281,7 @@ class Results(RolloutCallback):
             f"rollout: {totals['trajectories_per_second']:.1f} trajectories/s, "
             f"{totals['tokens_per_second']:.0f} tokens/s; "
         )
-        account = _learned_by(trainer)
+        account = self._learned_by(trainer)
         learned_by = f"learned by {account}\n\n" if account else ""
         first_line = reason.partition("\n")[0]  # an error is printed whole when the command ends
         announce(
@@ -332,6 +332,18 @@ class Results(RolloutCallback):
     def _seconds(self) -> float:
         return self._counters.seconds + time.monotonic() - self._process_start
 
+    def _learned_by(self, trainer: Trainer) -> str:
+        """Say what the scores owe to hindsight imitation; empty without it, and while the run has
+        played no rollout."""
+        data = data_module(trainer)
+        played = self._counters.iterations - data.warm_start.iterations
+        if data.solutions is None or played <= 0:
+            return ""
+        critic_only = learner(trainer.lightning_module).critic_only_iterations
+        return data.solutions.account(
+            with_rl=played > critic_only and not data.solutions.config.alone
+        )
+
     def _write(self, trainer: Trainer) -> None:
         if not trainer.is_global_zero:
             return
@@ -342,7 +354,7 @@ class Results(RolloutCallback):
             **self._counters.results(self._seconds()),
             "warm_start_iterations": warm.iterations,
             "demonstrations": warm.demonstrations if warm.iterations else 0,
-            "learned_by": _learned_by(trainer),
+            "learned_by": self._learned_by(trainer),
             **{k: v for c in rollout_callbacks(trainer) for k, v in c.results().items()},
             "evaluations": [entry.to_dict() for entry in self.evaluations],
             "history": _columns(self._history),
@@ -385,12 +397,6 @@ class Results(RolloutCallback):
 
 def _run_dir(trainer: Trainer) -> Path:
     return Path(trainer.default_root_dir)
-
-
-def _learned_by(trainer: Trainer) -> str:
-    """Say what the scores owe to hindsight imitation; empty without it."""
-    solutions = data_module(trainer).solutions
-    return "" if solutions is None else solutions.account
 
 
 def _end_status(trainer: Trainer, iterations: int) -> tuple[str, str]:

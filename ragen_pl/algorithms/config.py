@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -289,15 +289,43 @@ class Algorithm:
         Raises:
             ValueError: for a loss that needs whole trajectories.
         """
-        own = {f"per_env.{name}.": each.policy_loss for name, each in self.per_env.items()}
-        for place, policy_loss in {"": self.policy_loss, **own}.items():
-            if cuts and policy_loss is not None and policy_loss.needs_whole_trajectories:
+        for place, policy_loss in self._policy_losses():
+            if cuts and policy_loss.needs_whole_trajectories:
                 raise ValueError(
                     f"algorithm.{place}policy_loss is {type(policy_loss).__name__}, whose ratio is "
                     "that of a whole trajectory, but data.rollout.memory cuts trajectories into "
                     "several training sequences: choose another policy_loss, such as Clip, or set "
                     "data.rollout.memory to Full"
                 )
+
+    def check_updates(self, *, single: bool) -> None:
+        """Check that later updates of a rollout are corrected for the policy having changed.
+
+        Args:
+            single: Whether a rollout makes a single update.
+
+        Raises:
+            ValueError: for a loss without a ratio, unless it imitates successful trajectories,
+                which any policy may.
+        """
+        if single or isinstance(self.advantage, Success):
+            return
+        for place, policy_loss in self._policy_losses():
+            if not policy_loss.corrects_later_updates:
+                raise ValueError(
+                    f"algorithm.{place}policy_loss is {type(policy_loss).__name__}, which is right "
+                    "for the first update of a rollout only, but data.rollout.online_k times "
+                    "ppo_epochs is more than 1: set both to 1, or choose a loss with a ratio, such "
+                    "as Clip"
+                )
+
+    def _policy_losses(self) -> Iterator[tuple[str, PolicyLoss]]:
+        """Iterate over the run's policy loss and those of single environments, each with the place
+        of its key."""
+        yield "", self.policy_loss
+        for name, each in self.per_env.items():
+            if each.policy_loss is not None:
+                yield f"per_env.{name}.", each.policy_loss
 
     def check_thoughts(self, *, think: bool, judged: bool) -> None:
         """Check that there are rewards of thoughts to credit to their tokens.

@@ -38,6 +38,8 @@ class PolicyLoss(ABC):
 
     needs_whole_trajectories: ClassVar[bool] = False
     """Whether the loss of a token depends on all tokens of its trajectory."""
+    corrects_later_updates: ClassVar[bool] = True
+    """Whether it is right for further updates of a rollout, whose policy has changed since."""
 
     def choose(self, batch: TrainingBatch) -> Tensor | None:
         """Return the tokens that the loss treats apart, (B, T) bool; None if it has no such tokens.
@@ -324,8 +326,10 @@ class LogLikelihood(PolicyLoss):
 
     It is correct for the first update of a rollout only: later ones (``online_k`` or ``ppo_epochs``
     above 1) are not corrected for being off-policy. With ``estimators.Success`` it imitates the
-    successful trajectories (STaR).
+    successful trajectories (STaR), which may be repeated.
     """
+
+    corrects_later_updates: ClassVar[bool] = False
 
     def __call__(
         self, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor

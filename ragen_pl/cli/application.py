@@ -253,6 +253,13 @@ class Application(LightningCLI):
             trainer = super().instantiate_trainer(**kwargs)
         except (TypeError, ModuleNotFoundError) as error:  # of devices, of a package for them
             raise ConfigError(f"trainer: {error}") from error
+        except MisconfigurationException as error:
+            if "backend found" not in str(error):
+                raise
+            raise ConfigError(
+                f"trainer.accelerator is {config.trainer.accelerator}, but PyTorch finds none here"
+                "\n  auto takes what there is, cpu the processor"
+            ) from error
         check_launch(config.trainer, getattr(trainer.strategy, "cluster_environment", None))
         return trainer
 

@@ -18,16 +18,15 @@ from ragen_pl.models.matrices import hidden_matrices
 from ragen_pl.training.muon import StackedMuon
 
 Group = dict[str, Any]
-"""A parameter group: ``params``, the ``name`` of their part of the networks, for matrices an
-``lr_factor``, and the optimizer's own settings."""
+"""A parameter group: ``params``, their ``part`` of the networks, for matrices an ``lr_factor``, the
+optimizer's own settings, and a ``name`` of its own, which callbacks that log by group need."""
 
 
 def build_optimizer(parts: Mapping[str, nn.Module], config: Optimization) -> Optimizer:
     """Return one optimizer for all parts of the networks, so that ``global_step`` counts one step
     per update.
 
-    Its parameter groups have the names of the parts: one group per part, or with Muon one of
-    matrices and one of other weights.
+    It has one parameter group per part, or with Muon one of matrices and one of other weights.
     """
     trained = {
         name: [weight for weight in part.parameters() if weight.requires_grad]
@@ -35,12 +34,16 @@ def build_optimizer(parts: Mapping[str, nn.Module], config: Optimization) -> Opt
     }
     optimizer: Optimizer
     if config.muon is None:
-        groups = [{"name": name, "params": weights} for name, weights in trained.items()]
+        groups = [_group(part, weights) for part, weights in trained.items()]
         optimizer = _adamw(groups, config)
     else:
         optimizer = _muon_and_adamw(parts, trained, config)
     _keep_settings(optimizer)
     return optimizer
+
+
+def _group(part: str, weights: list[nn.Parameter]) -> Group:
+    return {"name": part, "part": part, "params": weights}
 
 
 def _adamw(groups: list[Group], config: Optimization) -> AdamW:
@@ -59,8 +62,8 @@ def _muon_and_adamw(
     for name, weights in trained.items():
         hidden = set(hidden_matrices(parts[name]))
         factor, own = config.muon.lr_factor, [w for w in weights if w in hidden]
-        matrices.append({"name": name, "params": own, "lr_factor": factor})
-        others.append({"name": name, "params": [w for w in weights if w not in hidden]})
+        matrices.append({**_group(name, own), "name": f"{name}/muon", "lr_factor": factor})
+        others.append(_group(name, [w for w in weights if w not in hidden]))
     # PyTorch's sharded checkpoints allow no more than one group without weights.
     matrices, others = ([g for g in groups if g["params"]] for groups in (matrices, others))
     members = dict[str, Optimizer]()

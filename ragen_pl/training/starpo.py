@@ -173,6 +173,8 @@ class StarPO(pl.LightningModule):
         judged = any(term.judges_thought for term in rollout.reward_terms.values())
         self.algorithm.check_groups(rollout.group_size)
         self.algorithm.check_memory(cuts=rollout.memory.cuts)
+        if not without_rl:
+            self.algorithm.check_updates(single=rollout.is_on_policy)
         self.algorithm.check_envs(envs)
         self.algorithm.check_thoughts(think=prompts.think, judged=judged)
         rehearse(self.algorithm, rollout.group_size, tuple(envs))

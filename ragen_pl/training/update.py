@@ -437,7 +437,7 @@ def clip_and_step(
 ) -> dict[str, Tensor] | None:
     """Clip the gradient of each part of the networks, take a step, clear the gradients.
 
-    A part is all parameter groups of one name. One norm per part keeps a large gradient of the
+    A part may have several parameter groups. One norm per part keeps a large gradient of the
     critic from shrinking the policy's. A part without gradients is left unchanged.
 
     Args:
@@ -450,8 +450,8 @@ def clip_and_step(
     """
     parts: dict[str, list[nn.Parameter]] = {}
     for group in optimizer.param_groups:
-        group["lr"] = learning_rates.get(group["name"], 0.0) * group.get("lr_factor", 1.0)
-        parts.setdefault(group["name"], []).extend(group["params"])
+        group["lr"] = learning_rates.get(group["part"], 0.0) * group.get("lr_factor", 1.0)
+        parts.setdefault(group["part"], []).extend(group["params"])
     norms = {
         name: full_tensor(nn.utils.clip_grad_norm_(weights, max_grad_norm))
         for name, weights in parts.items()

@@ -274,6 +274,24 @@ def test_scores_stand_beside_what_they_owe_to_hindsight(
     assert f"\n\nlearned by {told}\n\nfinished" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("warm_start", "critic_only", "beginning"),
+    [(2, 0, ""), (3, 0, ""), (1, 1, "imitation of its own"), (1, 0, "RL and imitation")],
+)
+def test_rl_that_did_not_change_the_policy_is_not_said_to_have_taught_it(
+    warm_start: int, critic_only: int, beginning: str, tmp_path: Path
+) -> None:
+    data, module = TinyData(mixed, warm_start), TinyModule()
+    module.critic_only_iterations = critic_only
+    rollouts = {"": RolloutConfig()}
+    data.solutions = Solutions(
+        HindsightImitation(), {"": Stairs()}, rollouts, think=True, run_seed=0
+    )
+    make_trainer(tmp_path, 2, [Results(temperatures=(0.5,))]).fit(module, datamodule=data)
+    told = read(tmp_path)["learned_by"]
+    assert told.startswith(beginning) if beginning else told == ""
+
+
 @pytest.mark.parametrize("iteration", [0, 2])
 def test_a_stopped_run_says_why(tmp_path: Path, iteration: int) -> None:
     callbacks = [StopIn(iteration), Results((0.5,))]

@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 import pytest
 import yaml
 from lightning.pytorch import Callback
+from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.loggers import Logger
-from lightning.pytorch.utilities.exceptions import SIGTERMException
+from lightning.pytorch.utilities.exceptions import MisconfigurationException, SIGTERMException
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
@@ -182,6 +183,19 @@ def test_slurm_saves_nothing_in_the_middle_of_an_iteration(
     assert application._slurm([found]) is None, "one that was given stays"
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
     assert application._slurm([]) is None
+
+
+def test_an_accelerator_that_is_not_there_is_told_with_what_to_set(
+    config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise MisconfigurationException("No supported gpu backend found!")
+
+    monkeypatch.setattr(LightningCLI, "instantiate_trainer", fails)
+    assert main(["fit", "--config", str(config), "--trainer.accelerator", "gpu"]) == 2
+    error = capsys.readouterr().err
+    assert "trainer.accelerator is gpu, but PyTorch finds none here" in error
+    assert "auto takes what there is" in error
 
 
 def test_what_a_users_callback_raises_is_an_error_without_a_traceback() -> None:

@@ -116,7 +116,7 @@ class TinyModule(LightningModule):
     """Fit one weight, so that a real trainer can run the callbacks."""
 
     phase = "rl"
-    iteration = 0
+    iteration = critic_only_iterations = 0
 
     def __init__(self, metrics: dict[str, float] | None = None) -> None:
         super().__init__()

@@ -108,12 +108,26 @@ def test_it_is_pytorchs_muon_and_pytorchs_adamw_step_by_step(
     assert sum(map(is_matrix, begin)) == 2 * 7
 
 
+@pytest.mark.parametrize(
+    ("muon", "names"),
+    [(None, ["policy", "critic"]), (MUON, ["policy/muon", "critic/muon", "policy", "critic"])],
+)
+def test_every_group_has_a_name_by_which_its_rate_is_logged(
+    muon: Muon | None, names: list[str]
+) -> None:
+    """Lightning's LearningRateMonitor refuses two groups of one name."""
+    optimizer = build_optimizer(make_parts(), replace(CONFIG, muon=muon))
+    assert [group["name"] for group in optimizer.param_groups] == names
+    assert [group["part"] for group in optimizer.param_groups] == [
+        name.removesuffix("/muon") for name in names
+    ]
+
+
 def test_without_muon_it_is_adamw_alone() -> None:
     ours, theirs = make_parts(), make_parts()
     optimizer = build_optimizer(ours, replace(CONFIG, muon=None))
     assert type(optimizer) is torch.optim.AdamW
-    assert [group["name"] for group in optimizer.param_groups] == ["policy", "critic"]
-    groups = [{"name": name, "params": list(part.parameters())} for name, part in theirs.items()]
+    groups = [{"part": name, "params": list(part.parameters())} for name, part in theirs.items()]
     plain = torch.optim.AdamW(groups, betas=(0.8, 0.9), weight_decay=0.1, fused=True)
     for number in range(2):
         step(ours, optimizer, number)

@@ -19,11 +19,13 @@ from ragen_pl.algorithms.config import (
 )
 from ragen_pl.algorithms.estimators import (
     GAE,
+    GRPO,
     RLOO,
     AdvantageEstimator,
     BiLevelGAE,
     DrGRPO,
     ReinforcePlusPlus,
+    Success,
 )
 from ragen_pl.algorithms.policy_losses import GSPO, Clip, LogLikelihood
 from ragen_pl.models.policy import Critic, Policy
@@ -285,3 +287,18 @@ def test_a_loss_of_whole_trajectories_is_refused() -> None:
     own.check_memory(cuts=False)
     with pytest.raises(ValueError, match=r"algorithm\.per_env\.lake\.policy_loss is GSPO, whose"):
         own.check_memory(cuts=True)
+
+
+def test_a_loss_without_a_ratio_is_refused_where_a_rollout_makes_several_updates() -> None:
+    plain = Algorithm(advantage=GRPO(), policy_loss=LogLikelihood())
+    plain.check_updates(single=True)
+    with pytest.raises(
+        ValueError, match=r"algorithm\.policy_loss is LogLikelihood, which is right"
+    ):
+        plain.check_updates(single=False)
+    Algorithm(policy_loss=Clip()).check_updates(single=False)
+    imitating = Algorithm(advantage=Success(), policy_loss=LogLikelihood())
+    imitating.check_updates(single=False)  # any policy may imitate what succeeded
+    own = Algorithm(per_env={"lake": EnvAlgorithm(policy_loss=LogLikelihood())})
+    with pytest.raises(ValueError, match=r"algorithm\.per_env\.lake\.policy_loss is LogLikelihood"):
+        own.check_updates(single=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import re
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -44,12 +45,17 @@ _BEFORE_OPTION: ContextVar[Namespace | None] = ContextVar("_BEFORE_OPTION", defa
 file is read."""
 
 
+_NEGATIVE_NUMBER = re.compile(r"-(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$", re.IGNORECASE)
+"""What is the value of the option before it, and no option."""
+
+
 class Parser(LightningArgumentParser):
     """A parser with short errors instead of a page of usage, and without abbreviated keys."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.allow_abbrev = False  # or a key that lacks a letter would be taken for the whole one
+        self._negative_number_matcher = _NEGATIVE_NUMBER  # argparse's own knows no exponent
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         if not self.exit_on_error:  # a nested parser: the outer one reports
@@ -133,10 +139,9 @@ class Parser(LightningArgumentParser):
         self._refuse_plain_values(cfg, parent_key)
         return super()._apply_actions(cfg, parent_key, prev_cfg, skip_fn)
 
-
     def _refuse_plain_values(self, given: Namespace | dict[str, Any], parent: str) -> None:
         """Refuse a number, truth value or list in place of a group of keys, which would take all
-        of its keys away. (A text may be the name of a file that has them.)
+        of its keys away. A text may be the name of a file that has them.
 
         Args:
             given: What a file or an option gives.

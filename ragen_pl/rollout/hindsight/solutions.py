@@ -50,11 +50,14 @@ class Solutions:
         """How many ways could not be written down, by reason, until one could or it was told."""
         self._is_settled = False
 
-    @property
-    def account(self) -> str:
-        """What a run with it learned by, in words that stand beside its scores."""
+    def account(self, *, with_rl: bool) -> str:
+        """Return what a run with it learned by, in words that stand beside its scores.
+
+        Args:
+            with_rl: Whether RL changed the policy, too.
+        """
         own = "imitation of its own solutions in hindsight, which no expert is asked for"
-        told = f"{own}, without RL's updates" if self.config.alone else f"RL and {own}"
+        told = f"RL and {own}" if with_rl else f"{own}, without RL's updates"
         named = [name for name, config in self.config_in.items() if config.symmetries]
         where = f" of {', '.join(named)}" if any(named) else " of the task"
         return (

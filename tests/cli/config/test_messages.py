@@ -413,6 +413,13 @@ def test_a_group_is_no_switch(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.usefixtures("config")
+def test_a_negative_number_with_an_exponent_is_a_value(capsys: pytest.CaptureFixture[str]) -> None:
+    """It was taken for an option, and the one before it for one without a value."""
+    error = fails(capsys, "--model.optimization.lr", "-1e-4")
+    assert "model.optimization.lr is -0.0001; it must be" in error
+
+
+@pytest.mark.usefixtures("config")
 @pytest.mark.parametrize(
     ("file", "told"),
     [
@@ -422,7 +429,7 @@ def test_a_group_is_no_switch(capsys: pytest.CaptureFixture[str]) -> None:
         ("model: {optimization: 1.0e-4}", "model.optimization: it is 0.0001, but it is a group"),
         ("data: {env: [1]}", "data.env is [1], but it is a class to choose\n  set data.env.class"),
         ("data: {rollout: {rewards: {a: 3}}}", "data.rollout.rewards.a is 3, but it is a class"),
-        ("data: {curriculum: 3}", "data.curriculum is a class to choose: set data.curriculum.class"),
+        ("data: {curriculum: 3}", "data.curriculum is a class to choose: set data.curriculum.c"),
     ],
 )
 def test_a_plain_value_in_a_file_does_not_take_a_groups_keys_away(

@@ -18,6 +18,7 @@ from ragen_pl.cli.config.files import prepare
 from ragen_pl.cli.doctor import memory
 from ragen_pl.cli.doctor.checks import CHECKS, devices
 from ragen_pl.cli.doctor.checks.devices import link_counts
+from ragen_pl.cli.doctor.checks.rewards import check_rewards
 from ragen_pl.cli.doctor.subject import ExaminedRun
 from ragen_pl.cli.entry_point import main
 from ragen_pl.envs.contract_kit.examination import examine
@@ -159,6 +160,22 @@ def test_a_planted_defect_is_found(
     assert finding.remedy or check == "configuration"
     for word in words_told:
         assert word in finding.text
+
+
+@pytest.mark.parametrize("is_valid", [False, True])
+def test_a_term_that_never_changes_is_told_of_good_turns_alone(is_valid: bool) -> None:
+    """Without an expert, random text may be all that was played."""
+    turns = [
+        SimpleNamespace(rewards={"env": reward, "format": -0.1}, is_valid=is_valid)
+        for reward in (0.0, 1.0)
+    ]
+    played = SimpleNamespace(groups=[], all=[SimpleNamespace(turns=turns)])
+    rollout = SimpleNamespace(reward_terms={"format": None})
+    data = SimpleNamespace(rollout=rollout)
+    subject: Any = SimpleNamespace(written=played, expert_play=[], samples=[], data=data)
+    told = [found.text for found in check_rewards(subject) if found.level is Severity.WARNING]
+    assert len(told) == is_valid
+    assert all("data.rollout.rewards.format is always -0.1" in each for each in told)
 
 
 @pytest.mark.parametrize(("precision", "is_told"), [("bf16-mixed", True), ("32-true", False)])

@@ -687,7 +687,8 @@ def test_scores_say_what_they_owe_to_hindsight(
 ) -> None:
     rollouts = dict.fromkeys(envs, CONFIG)
     config = HindsightImitation(**keys)
-    account = Solutions(config, envs, rollouts, think=True, run_seed=0).account
+    solutions = Solutions(config, envs, rollouts, think=True, run_seed=0)
+    account = solutions.account(with_rl=not config.alone)
     assert account.startswith("imitation" if config.alone else "RL and imitation")
     assert account.endswith(end)
 

@@ -26,7 +26,8 @@ def check_rewards(subject: ExaminedRun) -> Iterator[Finding]:
         yield constant_reward(values[ENV].pop())
         return
     found = False
-    for name in subject.data.rollout.reward_terms:
+    has_good_turns = any(turn.is_valid for trajectory in whole for turn in trajectory.turns)
+    for name in subject.data.rollout.reward_terms if has_good_turns else ():
         if len(values[name]) < 2:
             found = True
             what = f"always {values[name].pop():g}" if values[name] else "never given"
