@@ -118,7 +118,7 @@ ALGORITHMS = {
     "SAPO": but(advantage=GRPO(), policy_loss=SAPO()),
     "ClipCov": but(advantage=GRPO(), policy_loss=ClipCov(share=0.3, cov_low=0.0)),
     "KLCov": but(advantage=GRPO(), policy_loss=KLCov(share=0.3)),
-    "LogLikelihood": but(advantage=GRPO(), policy_loss=LogLikelihood()),
+    "LogLikelihood": but(advantage=Success(), policy_loss=LogLikelihood()),  # two updates
     "KL in the loss": but(kl=KLPenalty(coef=0.1, control=CONTROL)),
     "KL in rewards": but(advantage=GRPO(), kl=KLPenalty(coef=0.1, place="reward", control=CONTROL)),
     "entropy control": but(advantage=GRPO(), entropy=EntropyBonus(control=CONTROL)),

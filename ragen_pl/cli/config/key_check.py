@@ -101,8 +101,8 @@ def explain(error: ConfigError, argv: Sequence[str], schema: Schema) -> ConfigEr
         cause = cause.__cause__ or cause.__context__
     return (
         _without_default(error, argv)
-        or _no_group(error, argv, schema)
         or _unfit(error, argv, schema)
+        or _no_group(error, argv, schema)
         or _placed(error, argv)
     )
 

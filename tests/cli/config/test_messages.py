@@ -429,6 +429,7 @@ def test_a_negative_number_with_an_exponent_is_a_value(capsys: pytest.CaptureFix
         ("model: {optimization: 1.0e-4}", "model.optimization: it is 0.0001, but it is a group"),
         ("data: {env: [1]}", "data.env is [1], but it is a class to choose\n  set data.env.class"),
         ("data: {rollout: {rewards: {a: 3}}}", "data.rollout.rewards.a is 3, but it is a class"),
+        ("filter: {rule: 3}", "filter.rule is 3, but it is a class to choose\n  set filter.rule.c"),
         ("data: {curriculum: 3}", "data.curriculum is a class to choose: set data.curriculum.c"),
     ],
 )
