@@ -14,10 +14,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
-_CHUNK_ELEMENTS = 1 << 25
-"""Number of logits of one chunk, 128 MiB in float32: 223 tokens for a vocabulary of 150,000, enough
-for a matrix product at full speed. With a small vocabulary the batch is one chunk, which is kept,
-not recomputed."""
+_CHUNK_ELEMENTS, _CHUNK_ELEMENTS_ON_CPU = 1 << 25, 1 << 22
+"""Number of logits of one chunk: on a GPU 128 MiB in float32, 223 tokens for a vocabulary of
+150,000, enough for a matrix product at full speed. On a CPU 16 MiB, which stay in its cache, while
+the C library takes new pages from the system for each tensor of more than 32: an update of 135M
+parameters took a sixth longer."""
+_KEPT_ELEMENTS = 1 << 25
+"""Largest number of logits that are kept for the gradient, not recomputed: those of a batch with a
+small vocabulary."""
 
 
 def chunked_log_prob_and_entropy(
@@ -27,7 +31,7 @@ def chunked_log_prob_and_entropy(
     targets: Tensor,
     *,
     temperature: float = 1.0,
-    chunk_elements: int = _CHUNK_ELEMENTS,
+    chunk_elements: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return log p(target) and the entropy of p, in nats, for p = softmax(head(states) / T).
 
@@ -40,8 +44,8 @@ def chunked_log_prob_and_entropy(
         bias: (V,) or None.
         targets: (n,) int.
         temperature: T.
-        chunk_elements: Upper bound of the number of logits that exist at a time; a chunk has at
-            least one token.
+        chunk_elements: Upper bound of the number of logits that are computed at a time; a chunk has
+            at least one token. None for what suits the device.
 
     Returns:
         Two (n,) tensors.
@@ -51,6 +55,9 @@ def chunked_log_prob_and_entropy(
     """
     if temperature <= 0:
         raise ValueError(f"temperature is {temperature}; a log-prob needs one above 0 (1 is usual)")
+    if chunk_elements is None:
+        on_cpu = states.device.type == "cpu"
+        chunk_elements = _CHUNK_ELEMENTS_ON_CPU if on_cpu else _CHUNK_ELEMENTS
     rows = max(1, chunk_elements // weight.shape[0])
     result: tuple[Tensor, Tensor] = _ChunkedHead.apply(  # type: ignore[no-untyped-call]
         states, weight, bias, targets, temperature, rows
@@ -81,22 +88,24 @@ class _ChunkedHead(torch.autograd.Function):
         ctx.temperature, ctx.rows, ctx.device = temperature, rows, device
         log_probs = states.new_empty(len(states), dtype=_wide(ctx.dtype))
         entropy = torch.empty_like(log_probs)
-        log_p = None
+        # A small batch's log-probs are kept: to recompute them would double their cost.
+        is_kept = any(ctx.needs_input_grad) and len(states) * len(weight) <= _KEPT_ELEMENTS
+        kept = list[Tensor]()
         with torch.autocast(device, enabled=False):
             head = _cast(ctx.dtype, weight, bias)
             for part in _parts(len(states), rows):
                 log_p = _log_softmax(states[part].to(ctx.dtype), *head, temperature)
+                if is_kept:
+                    kept.append(log_p)
                 log_probs[part] = log_p.gather(-1, targets[part, None])[:, 0]
                 entropy[part] = -torch.linalg.vecdot(log_p.exp(), log_p)
-        # The single chunk of a small batch is kept: recomputing it would double its cost.
-        kept = log_p if len(states) <= rows and any(ctx.needs_input_grad) else None
-        ctx.save_for_backward(states, weight, bias, targets, entropy, kept)
+        ctx.save_for_backward(states, weight, bias, targets, entropy, *kept)
         return log_probs, entropy
 
     @staticmethod
     @once_differentiable  # type: ignore[misc]
     def backward(ctx: Any, d_log_probs: Tensor, d_entropy: Tensor) -> tuple[Tensor | None, ...]:
-        states, weight, bias, targets, entropy, kept = ctx.saved_tensors
+        states, weight, bias, targets, entropy, *kept = ctx.saved_tensors
         for_states, for_weight, for_bias = ctx.needs_input_grad[:3]
         wide = _wide(ctx.dtype)
         d_states = torch.zeros_like(states) if for_states else None
@@ -104,11 +113,9 @@ class _ChunkedHead(torch.autograd.Function):
         d_bias = torch.zeros_like(bias, dtype=wide) if for_bias else None
         with torch.autocast(ctx.device, enabled=False):
             head = _cast(ctx.dtype, weight, bias)
-            for part in _parts(len(states), ctx.rows):
+            for number, part in enumerate(_parts(len(states), ctx.rows)):
                 inputs = states[part].to(ctx.dtype)
-                log_p = kept
-                if log_p is None:
-                    log_p = _log_softmax(inputs, *head, ctx.temperature)
+                log_p = kept[number] if kept else _log_softmax(inputs, *head, ctx.temperature)
                 d_logits = _logit_gradient(
                     log_p, targets[part], entropy[part], d_log_probs[part], d_entropy[part]
                 ).div_(ctx.temperature)
@@ -140,7 +147,7 @@ def _logit_gradient(
 def _log_softmax(states: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
     """Return log p, (n, V), at least in float32."""
     logits = linear(states, weight, bias)
-    return torch.log_softmax(logits.to(_wide(logits.dtype)) / temperature, dim=-1)
+    return torch.log_softmax(logits.to(_wide(logits.dtype)).div_(temperature), dim=-1)
 
 
 def _cast(dtype: torch.dtype, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:

@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import linear
 
 from ragen_pl.cli.plan.live_bytes import LiveBytes
+from ragen_pl.ops import chunked_head
 from ragen_pl.ops.chunked_head import chunked_log_prob_and_entropy
 from ragen_pl.ops.losses import log_prob_and_entropy
 
@@ -121,6 +122,22 @@ def test_tied_embeddings_get_both_gradients() -> None:
         torch.testing.assert_close(
             gradients(actual, weight), gradients(expected, weight), rtol=0, atol=1e-12
         )
+
+
+@pytest.mark.parametrize("most_kept", [0, 1 << 25])
+def test_chunks_that_are_kept_have_the_gradients_of_those_computed_again(
+    monkeypatch: pytest.MonkeyPatch, most_kept: int
+) -> None:
+    monkeypatch.setattr(chunked_head, "_KEPT_ELEMENTS", most_kept)
+    states, weight, bias, targets = inputs()
+    expected = dense(states, weight, bias, targets, 1.0)
+    actual = chunked_log_prob_and_entropy(states, weight, bias, targets, chunk_elements=100)
+    saved = actual[0].grad_fn.saved_tensors  # type: ignore[union-attr]
+    assert (len(saved) > 5) == (most_kept > 0)
+    learned = (states, weight, bias)
+    torch.testing.assert_close(
+        gradients(actual, *learned), gradients(expected, *learned), rtol=0, atol=1e-12
+    )
 
 
 def test_a_frozen_head_gets_no_gradient() -> None:

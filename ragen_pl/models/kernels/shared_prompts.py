@@ -158,6 +158,7 @@ class SharedPrompts:
                 position_ids=own[:, None] + torch.arange(self.rest.shape[1]),
                 past_key_values=cache,
                 use_cache=True,
+                mask_is_causal=True,
                 positions=self.rest_positions,
             ).last_hidden_state
             found = torch.cat([found, later])

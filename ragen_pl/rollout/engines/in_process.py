@@ -83,8 +83,8 @@ class InProcess(Engine):
 class InProcessSampler:
     """A sampler with the policy's own weights and a cached row per trajectory.
 
-    Call ``reset`` after the weights change. In bfloat16 on a CPU each thread samples a part of the
-    rows of a wide model: threads that share every operation wait for one another after it.
+    Call ``reset`` after the weights change. On a CPU each thread samples a part of the rows of a
+    wide model: threads that share every operation wait for one another after it.
 
     Args:
         model: The causal language model.
@@ -177,8 +177,8 @@ class InProcessSampler:
         is_divided = (
             self.model.device.type == "cpu"
             and isinstance(decode_step, FusedDecoder)
-            # Otherwise a product of few rows copies its weights, which every thread would do.
-            and has_packed_products(decode_step.dtype)
+            # A product of few rows in bf16 copies its weights, which every thread would do.
+            and (decode_step.dtype == torch.float32 or has_packed_products(decode_step.dtype))
             and not decode_step.changes_angles
             and not _is_narrow(self.model)
         )

@@ -73,6 +73,32 @@ def test_a_causal_mask_may_hide_more() -> None:
     torch.testing.assert_close(actual, textbook(query, key, value, mask), rtol=0, atol=1e-12)
 
 
+def test_keys_before_the_queries_are_seen_with_their_gradients() -> None:
+    """As where rows go on after a prompt that is computed once."""
+    query, key, value = inputs(150)
+    mask = causal_mask(torch.ones(2, 150, dtype=torch.bool))[:, :, -90:].clone()
+    mask[1, :, :, 40:60] = False  # a shorter prompt
+    last = query[:, :, -90:]
+    expected = textbook(last, key, value, mask)
+    actual, _ = grouped_matmul_attention(MODULE, last, key, value, mask, SCALE, mask_is_causal=True)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
+    weights = torch.randn_like(expected)
+    ours, theirs = (
+        torch.autograd.grad((each * weights).sum(), (query, key, value))
+        for each in (actual, expected)
+    )
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-11)
+
+
+def test_a_bias_that_is_learned_gets_its_gradient() -> None:
+    query, key, value = inputs(9)
+    bias = torch.zeros(1, 1, 9, 9, dtype=torch.float64, requires_grad=True)
+    actual, _ = grouped_matmul_attention(MODULE, query, key, value, bias, SCALE)
+    (gradient,) = torch.autograd.grad((actual * actual.detach().cos()).sum(), bias)
+    assert float(gradient.abs().max()) > 1e-3
+
+
 @pytest.mark.parametrize("attention", [NAME, SDPA])
 def test_an_additive_mask_is_built_once(attention: str) -> None:
     language = EmbeddedModel(hidden_size=24, num_heads=3, num_key_value_heads=1).build(["a"], 0)

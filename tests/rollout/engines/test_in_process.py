@@ -371,8 +371,7 @@ def test_samples_follow_the_distribution(temperature: float) -> None:
 
 
 def in_threads_of(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
-    """Divide the rows of these small models in float32, too, at least so many for a thread."""
-    monkeypatch.setattr(in_process, "has_packed_products", lambda dtype: dtype == torch.float32)
+    """Divide the rows of these small models, too, at least so many for a thread."""
     monkeypatch.setattr(in_process, "_NARROW", 32)
     monkeypatch.setattr(in_process, "_LEAST_ROWS", rows)
 
@@ -428,9 +427,10 @@ def test_members_of_a_group_are_in_one_thread_and_stay_there(
 
 
 @pytest.mark.parametrize(
-    ("dtype", "width", "parts"), [("bf16", 512, 2), ("fp32", 512, 1), ("bf16", 508, 1)]
+    ("dtype", "width", "parts"),
+    [("bf16", 512, 2), ("fp32", 512, 2), ("fp32", 508, 1), ("bf16", 508, 1)],
 )
-def test_wide_models_in_bfloat16_are_sampled_in_threads(dtype: str, width: int, parts: int) -> None:
+def test_wide_models_are_sampled_in_threads(dtype: str, width: int, parts: int) -> None:
     language = EmbeddedModel(
         hidden_size=width, intermediate_size=8, num_layers=1, num_heads=2, num_key_value_heads=1
     ).build(PIECES, 3)
@@ -440,7 +440,8 @@ def test_wide_models_in_bfloat16_are_sampled_in_threads(dtype: str, width: int, 
     requests = [Request((3, 10), EpisodeId(0, row, 0), 0) for row in range(16)]
     with torch_threads(2):
         engine(requests, Sampling(1.0, 2))
-    assert len(engine.parts) == (parts if has_packed_products(torch.bfloat16) else 1)
+    is_divided = dtype == "fp32" or has_packed_products(torch.bfloat16)
+    assert len(engine.parts) == (parts if is_divided else 1)
 
 
 def small_fused() -> LanguageModel:
