@@ -24,6 +24,11 @@ _KEPT_ELEMENTS = 1 << 25
 small vocabulary."""
 
 
+def chunk_elements_on(device: str) -> int:
+    """Return the number of logits of one chunk on a kind of device, ``cpu`` or any other."""
+    return _CHUNK_ELEMENTS_ON_CPU if device == "cpu" else _CHUNK_ELEMENTS
+
+
 def chunked_log_prob_and_entropy(
     states: Tensor,
     weight: Tensor,
@@ -56,8 +61,7 @@ def chunked_log_prob_and_entropy(
     if temperature <= 0:
         raise ValueError(f"temperature is {temperature}; a log-prob needs one above 0 (1 is usual)")
     if chunk_elements is None:
-        on_cpu = states.device.type == "cpu"
-        chunk_elements = _CHUNK_ELEMENTS_ON_CPU if on_cpu else _CHUNK_ELEMENTS
+        chunk_elements = chunk_elements_on(states.device.type)
     rows = max(1, chunk_elements // weight.shape[0])
     result: tuple[Tensor, Tensor] = _ChunkedHead.apply(  # type: ignore[no-untyped-call]
         states, weight, bias, targets, temperature, rows

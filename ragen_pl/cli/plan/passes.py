@@ -23,7 +23,7 @@ from ragen_pl.cli.plan.live_bytes import LiveBytes
 from ragen_pl.cli.plan.networks import MetaNetworks, num_layers
 from ragen_pl.models.kernels.last_layer import states_at
 from ragen_pl.models.policy import evaluation_mode
-from ragen_pl.ops.chunked_head import chunked_log_prob_and_entropy
+from ragen_pl.ops.chunked_head import chunk_elements_on, chunked_log_prob_and_entropy
 from ragen_pl.rollout.engines.cached_rows import prefill_tokens
 from ragen_pl.rollout.engines.decode_step import ModelForward
 from ragen_pl.rollout.engines.sampling import sample_tokens
@@ -191,7 +191,8 @@ def score_pass_peak(plan_input: PlanInput) -> PassPeak:
 
     def run(networks: MetaNetworks, counter: LiveBytes) -> None:
         with torch.no_grad():
-            _score(networks.model, _states(networks.model.base_model, _MicroBatch.of(plan_input)))
+            states = _states(networks.model.base_model, _MicroBatch.of(plan_input))
+            _score(networks.model, states, plan_input.device)
 
     return pass_peak(plan_input, run)
 
@@ -202,7 +203,7 @@ def _train_policy(networks: MetaNetworks, plan_input: PlanInput, counter: LiveBy
     states = _states(networks.model.base_model, batch)
     states.register_hook(lambda _: counter.next_stage())  # type: ignore[no-untyped-call]
     counter.next_stage()
-    log_probs, entropy = _score(networks.model, states)
+    log_probs, entropy = _score(networks.model, states, plan_input.device)
     loss = log_probs.sum() + entropy.sum()
     if networks.policy.value_head is not None:
         loss = loss + networks.policy.value_head(states).sum()
@@ -232,10 +233,13 @@ def _states(backbone: nn.Module, batch: _MicroBatch) -> Tensor:
     return states_at(backbone, batch.ids, batch.attention_mask, batch.positions)
 
 
-def _score(model: PreTrainedModel, states: Tensor) -> tuple[Tensor, Tensor]:
+def _score(model: PreTrainedModel, states: Tensor, device: str) -> tuple[Tensor, Tensor]:
+    """Score as on a kind of device; the states are always on a CPU without data."""
     head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     targets = torch.zeros(len(states), dtype=torch.long)
-    return chunked_log_prob_and_entropy(states, head.weight, head.bias, targets)
+    return chunked_log_prob_and_entropy(
+        states, head.weight, head.bias, targets, chunk_elements=chunk_elements_on(device)
+    )
 
 
 def rollout_peak(plan_input: PlanInput, rows: int, kv_cache: int, *, is_captured: bool) -> PassPeak:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -76,6 +77,18 @@ def test_depth_is_extrapolated_exactly(monkeypatch: pytest.MonkeyPatch, given: P
 def test_the_kv_cache_holds_keys_and_values_of_every_slot(bf16: bool, size: int) -> None:
     # Two heads of width 16; one slot is spare.
     assert kv_cache_bytes(plan_input(bf16=bf16), 12) == 12 * 65 * 2 * 16 * 5 * size
+
+
+@pytest.mark.parametrize("peak", [score_pass_peak, update_peak])
+def test_on_a_gpu_the_logits_of_more_tokens_exist_at_once(
+    peak: Callable[[PlanInput], PassPeak],
+) -> None:
+    vocabulary = 1 << 20  # four tokens' logits in a chunk on a CPU, 32 on a GPU
+    given = plan_input(shape=replace(SHAPE, vocabulary=vocabulary), bf16=False)
+    tokens = given.micro_batch_rows * given.sampled_tokens
+    assert tokens >= 32
+    on_cpu, on_gpu = (peak(replace(given, device=device)) for device in ("cpu", "gpu"))
+    assert on_gpu.activations - on_cpu.activations >= (32 - 4) * vocabulary * 4
 
 
 def test_on_a_gpu_the_kv_cache_has_room_for_the_longest_evaluation() -> None:
