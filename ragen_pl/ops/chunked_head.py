@@ -103,6 +103,7 @@ class _ChunkedHead(torch.autograd.Function):
                     kept.append(log_p)
                 log_probs[part] = log_p.gather(-1, targets[part, None])[:, 0]
                 entropy[part] = -torch.linalg.vecdot(log_p.exp(), log_p)
+                del log_p  # or it would live beside the next chunk's
         ctx.save_for_backward(states, weight, bias, targets, entropy, *kept)
         return log_probs, entropy
 
@@ -130,6 +131,7 @@ class _ChunkedHead(torch.autograd.Function):
                     d_states[part] = (d_logits @ head[0]).to(states.dtype)
                 if d_weight is not None:
                     d_weight += d_logits.T @ inputs
+                del log_p, d_logits  # or they would live beside the next chunk's
         d_weight = d_weight if d_weight is None else d_weight.to(weight.dtype)
         d_bias = d_bias if d_bias is None else d_bias.to(bias.dtype)
         return d_states, d_weight, d_bias, None, None, None
