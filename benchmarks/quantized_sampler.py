@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ragen_pl.models.base import LanguageModel
@@ -79,7 +79,12 @@ class Quantized(InProcess):
             )
 
     def build(
-        self, language: LanguageModel, seed: int, max_context: int, autocast: Autocast
+        self,
+        language: LanguageModel,
+        seed: int,
+        max_context: int,
+        autocast: Autocast,
+        value_head: nn.Module | None = None,
     ) -> QuantizedSampler:
         """Build the sampler."""
         return QuantizedSampler(

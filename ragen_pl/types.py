@@ -106,6 +106,9 @@ class Completion:
     engine does not report it."""
     stopped: bool
     """Whether the stop token was sampled before the length limit."""
+    values: tuple[float, ...] | None = None
+    """The value head's values of the states before the tokens; None if the engine does not report
+    them."""
 
     @classmethod
     def written(cls, token_ids: tuple[int, ...], *, stopped: bool = True) -> Self:
@@ -479,6 +482,9 @@ class RolloutBatch(TokenBatch):
     """(B,) int: each row's environment, as its place in ``env_names``."""
     env_names: tuple[str, ...] = ("",)
     """The environments, in the same order on every rank; without a mixture one, named ``""``."""
+    sampled_values: Tensor | None = None
+    """(B, T) float: the value head's value before each token when it was sampled; None if a
+    completion was sampled without values."""
 
     def __post_init__(self) -> None:
         shape = self.input_ids.shape
@@ -486,6 +492,8 @@ class RolloutBatch(TokenBatch):
         more = ("outcome_rewards", "thought_rewards", "thought_mask", "sampled_log_probs")
         for name in (*names, *more):
             assert getattr(self, name).shape == shape, f"{name} is not (B, T)"
+        if self.sampled_values is not None:
+            assert self.sampled_values.shape == shape, "sampled_values is not (B, T)"
         of_row = ("group_ids", "trajectory_ids", "sequence_index", "trajectory_tokens")
         for name in (*of_row, "successes", "policy_weights", "env_ids"):
             assert getattr(self, name).shape == shape[:1], f"{name} is not (B,)"

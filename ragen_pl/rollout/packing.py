@@ -128,7 +128,21 @@ def pack(
         successes=torch.tensor([t.success for t in owned], dtype=torch.bool),
         policy_weights=torch.tensor([weights[index] for index in owners], dtype=torch.float32),
         env_ids=torch.zeros(len(owned), dtype=torch.long),
+        sampled_values=_sampled_values(sequences),
     )
+
+
+def _sampled_values(sequences: Sequence[TokenSequence]) -> Tensor | None:
+    """Return the values that the engine reported, (B, T); None if any completion has none."""
+    rows: list[list[float]] = []
+    for sequence in sequences:
+        row: list[float] = []
+        for answer in sequence.answers:
+            if answer.completion.values is None:
+                return None
+            row += [*[0.0] * len(answer.prompt_ids), *answer.completion.values]
+        rows.append(row)
+    return _padded(rows, 0.0)
 
 
 @dataclass(slots=True)

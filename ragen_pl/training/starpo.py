@@ -26,6 +26,7 @@ from ragen_pl.algorithms.config import Algorithm, Optimization
 from ragen_pl.distributed.collectives import (
     all_or_none,
     all_reduce_gradients,
+    gather_objects,
     keep_gradients_local,
     world_size,
 )
@@ -208,7 +209,8 @@ class StarPO(pl.LightningModule):
 
     def _build_sampler(self, max_context: int) -> Sampler:
         autocast = self.trainer.precision_plugin.forward_context
-        return self.engine.build(self.language, self.seed, max_context, autocast)
+        value_head = self.policy.value_head
+        return self.engine.build(self.language, self.seed, max_context, autocast, value_head)
 
     def configure_optimizers(self) -> list[torch.optim.Optimizer]:
         """Return the optimizer of the warm start and RL, whose parameter groups are named
@@ -285,9 +287,12 @@ class StarPO(pl.LightningModule):
         whether the log-probs are the sampler's."""
         critic, sampled = self.algorithm.critic, rollout.sampled_log_probs * kept[:, None]
         valued = kept if critic is None else critic.rows(rollout)
-        is_with_values = self.policy.value_head is not None  # one pass gives both
-        if self._log_probs_agree or (on_policy and not is_with_values):
-            return sampled, self.values(rollout, valued), True
+        reported = self._sampled_values(rollout, valued)
+        # Where the sampler reports none, one pass gives both log-probs and a value head's values.
+        needs_pass = self.policy.value_head is not None and reported is None
+        if self._log_probs_agree or (on_policy and not needs_pass):
+            values = self.values(rollout, valued) if reported is None else reported
+            return sampled, values, True
         with self._no_grad():
             old, values = self.passes.log_probs_and_values(
                 self.policy, self.value_function, rollout, kept, valued
@@ -296,7 +301,17 @@ class StarPO(pl.LightningModule):
             return old, values, False
         # A rollout of which nothing is kept proves nothing.
         self._log_probs_agree = check_log_prob_gap(old, sampled, rollout.loss_mask & kept[:, None])
-        return sampled, values, True  # as in later iterations: a resumed run is the same
+        # As in later iterations: a resumed run is the same.
+        return sampled, values if reported is None else reported, True
+
+    def _sampled_values(self, rollout: RolloutBatch, chosen: Tensor) -> Tensor | None:
+        """Return the values that the sampler reported of the chosen trajectories, (B, T); None, on
+        all ranks, where it reports none, as of a critic with its own backbone."""
+        values = rollout.sampled_values if self.policy.value_head is not None else None
+        if any(gather_objects(values is None)):
+            return None
+        assert values is not None
+        return values * chosen[:, None]
 
     def values(self, rollout: RolloutBatch, chosen: Tensor) -> Tensor:
         """Return values, (B, T); zero outside the chosen trajectories, and everywhere without a

@@ -95,6 +95,20 @@ def test_layout_by_example() -> None:
     assert batch.policy_weights.tolist() == [0.5]
 
 
+def test_values_are_packed_where_every_completion_has_them() -> None:
+    turns = [turn((7, 8), (1, 2), 1.0), turn((9,), (4,), 2.0)]
+    values = [(0.25, -0.5), (2.0,)]
+    valued = [
+        replace(each, completion=replace(each.completion, values=of_turn))
+        for each, of_turn in zip(turns, values, strict=True)
+    ]
+    packed = pack([trajectory(valued), trajectory(valued[1:], member=1)], weights=[1.0, 1.0])
+    assert packed.sampled_values is not None
+    assert packed.sampled_values.tolist() == [[0, 0, 0.25, -0.5, 0, 2], [0, 2, 0, 0, 0, 0]]
+    one_without = [trajectory(valued), trajectory([turns[1]], member=1)]
+    assert pack(one_without, weights=[1.0, 1.0]).sampled_values is None
+
+
 def test_turns_that_are_not_learned_and_given_tokens_are_context() -> None:
     turns = [turn((7,), (1, 2), 1.0), turn((9,), (3, 4, 5), 2.0)]
     (row,) = token_rows(turns, [False, True], given=[0, 2])
@@ -156,12 +170,14 @@ def test_nothing_is_packed_into_no_rows() -> None:
     assert len(nothing) == 0
     for field in fields(nothing):
         ours, theirs = getattr(nothing, field.name), getattr(something, field.name)
-        if not isinstance(ours, torch.Tensor):
+        if field.name == "sampled_values":  # no completion lacks values
+            assert ours.shape == nothing.loss_mask.shape
+        elif not isinstance(ours, torch.Tensor):
             assert ours == theirs, field.name
-            continue
-        assert ours.ndim == theirs.ndim
-        if field.name != "rewards":  # made up in float64
-            assert ours.dtype == theirs.dtype, field.name
+        else:
+            assert ours.ndim == theirs.ndim
+            if field.name != "rewards":  # made up in float64
+                assert ours.dtype == theirs.dtype, field.name
 
 
 def test_thoughts_and_their_rewards_have_columns_of_their_own() -> None:

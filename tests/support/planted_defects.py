@@ -82,7 +82,12 @@ class HotEngine(InProcess):
     sampler: ClassVar[type[InProcessSampler]] = _Hot
 
     def build(
-        self, language: LanguageModel, seed: int, max_context: int, autocast: Autocast
+        self,
+        language: LanguageModel,
+        seed: int,
+        max_context: int,
+        autocast: Autocast,
+        value_head: nn.Module | None = None,
     ) -> InProcessSampler:
         return self.sampler(
             language.model,

@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import nn
 
 from ragen_pl.algorithms.config import Algorithm, Optimization
 from ragen_pl.algorithms.estimators import GAE, CriticConfig
 from ragen_pl.distributed import collectives as distributed
+from ragen_pl.models.base import LanguageModel
 from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.engines import InProcess
+from ragen_pl.rollout.engines.base import Autocast
+from ragen_pl.rollout.engines.in_process import InProcessSampler
+from ragen_pl.training import starpo
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.scoring import ForwardPasses, check_log_prob_gap
@@ -69,30 +75,98 @@ def test_a_single_update_needs_one_pass_of_the_policy(monkeypatch: pytest.Monkey
     assert float(own.trainer.callback_metrics["train/clip_fraction"]) == 0
 
 
-@pytest.mark.parametrize("backbone", ["shared", "separate"])
-def test_a_value_heads_pass_gives_old_log_probs_too(
-    backbone: Literal["shared", "separate"],
-) -> None:
-    """Without one, a single update asks nobody for them."""
-    batches: list[TrainingBatch] = []
+class Silent(InProcess):
+    """An engine that reports no values."""
 
-    class Watch(RolloutCallback):
-        def on_training_batch(
-            self, trainer: Trainer, module: LightningModule, batch: TrainingBatch
-        ) -> None:
-            batches.append(batch)
+    def build(
+        self,
+        language: LanguageModel,
+        seed: int,
+        max_context: int,
+        autocast: Autocast,
+        value_head: nn.Module | None = None,
+    ) -> InProcessSampler:
+        return super().build(language, seed, max_context, autocast)
 
-    advantage = GAE(critic=CriticConfig(backbone=backbone, warmup_iterations=0))
-    module = StarPO(policy=MODEL, algorithm=Algorithm(advantage=advantage))
+
+class Watch(RolloutCallback):
+    """Keeps all training batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[TrainingBatch] = []
+
+    def on_training_batch(
+        self, trainer: Trainer, module: LightningModule, batch: TrainingBatch
+    ) -> None:
+        self.batches.append(batch)
+
+
+def train_with_a_value_head(
+    engine: InProcess, old_log_probs: str = "recomputed", online_k: int = 1
+) -> tuple[StarPO, list[TrainingBatch]]:
+    watch = Watch()
+    advantage = GAE(critic=CriticConfig(backbone="shared", warmup_iterations=0))
+    module = StarPO(policy=MODEL, algorithm=Algorithm(advantage=advantage), engine=engine)
     module.vocabulary = list(WORDS)
-    train("recomputed", 2, online_k=1, module=module, callbacks=[Watch()])
-    assert len(batches) == 2
+    return train(old_log_probs, 3, online_k, module, [watch]), watch.batches
+
+
+def test_a_single_update_takes_a_value_heads_values_from_the_sampler(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without them it needs a pass, which gives old log-probs, too; both learn the same."""
+    scored, from_pass = train_with_a_value_head(Silent())
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a pass of the policy before its update")
+
+    monkeypatch.setattr(ForwardPasses, "values", refuse)
+    monkeypatch.setattr(ForwardPasses, "log_probs_and_values", refuse)
+    sampled, from_sampler = train_with_a_value_head(InProcess())
+    for one, other in zip(from_pass, from_sampler, strict=True):
+        assert one.on_policy
+        assert other.on_policy
+        assert (one.old_is_sampled, other.old_is_sampled) == (False, True)
+        assert one.rollout.sampled_values is None
+        torch.testing.assert_close(one.old_log_probs, other.old_log_probs, rtol=0, atol=1e-4)
+        torch.testing.assert_close(one.values, other.values, rtol=0, atol=1e-4)
+    assert from_sampler[-1].values.std() > 0, "the last rollout has values that were learned"
+    for name, value in sampled.state_dict().items():
+        torch.testing.assert_close(value, scored.state_dict()[name], rtol=0, atol=1e-3)
+
+
+def counted_passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets an entry for each pass for log-probs and values."""
+    calls: list[int] = []
+    score = ForwardPasses.log_probs_and_values
+
+    def counted(self: ForwardPasses, *args: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        calls.append(1)
+        return score(self, *args)
+
+    monkeypatch.setattr(ForwardPasses, "log_probs_and_values", counted)
+    return calls
+
+
+def test_sampled_log_probs_come_with_a_value_heads_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the first rollout, whose pass shows that sampler and trainer agree; its values are the
+    sampler's, too, so that a resumed run is the same."""
+    calls = counted_passes(monkeypatch)
+    _, batches = train_with_a_value_head(InProcess(), "sampled", online_k=2)
+    assert len(calls) == 1
     for batch in batches:
-        assert batch.on_policy
-        assert batch.old_is_sampled == (backbone == "separate")
-        sampled = batch.rollout.sampled_log_probs
-        assert batch.old_log_probs.equal(sampled) == (backbone == "separate")
-        torch.testing.assert_close(batch.old_log_probs, sampled, rtol=0, atol=1e-4)
+        assert batch.rollout.sampled_values is not None
+        assert batch.values.equal(batch.rollout.sampled_values * batch.rollout.kept[:, None])
+
+
+def test_a_rank_without_reported_values_makes_all_ranks_score(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = counted_passes(monkeypatch)
+    monkeypatch.setattr(starpo, "gather_objects", lambda is_missing: [is_missing, True])
+    train_with_a_value_head(InProcess())
+    assert len(calls) == 3
 
 
 def test_runs_with_sampled_log_probs_agree_and_need_one_pass(

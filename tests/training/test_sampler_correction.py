@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from ragen_pl.algorithms.coefficients import LossCoefficients
 from ragen_pl.algorithms.config import Algorithm, Optimization
@@ -38,7 +39,12 @@ class Biased(InProcess):
     """Its engine."""
 
     def build(
-        self, language: LanguageModel, seed: int, max_context: int, autocast: Autocast
+        self,
+        language: LanguageModel,
+        seed: int,
+        max_context: int,
+        autocast: Autocast,
+        value_head: nn.Module | None = None,
     ) -> Hotter:
         end = language.markers.end
         return Hotter(language.model, stop_id=end, seed=seed, max_context=max_context)

@@ -292,7 +292,7 @@ def _forward(networks: MetaNetworks, cache: _FullCache, *, rows: int, tokens: in
     cache.active_rows = rows
     ids = torch.zeros(rows, tokens, dtype=torch.long)
     mask = torch.ones(rows, 1, tokens, cache.padded_length, dtype=torch.bool)
-    return ModelForward(networks.model)(ids, ids, mask, cache)
+    return ModelForward(networks.model, networks.policy.value_head)(ids, ids, mask, cache)
 
 
 class _FullCache(Cache):

@@ -125,12 +125,13 @@ def pass_work(plan_input: PlanInput, cluster: Cluster) -> PassWork:
     backbone = sizes.forward_operations(tokens, 0, context)
     algorithm, trainable = plan_input.algorithm, plan_input.trainable
     optimization = plan_input.optimization
+    needs_values = networks.policy.value_head is not None and not plan_input.reports_values
     has_old_pass = optimization.old_log_probs == "recomputed" and (
-        networks.policy.value_head is not None  # whose values the same pass gives
+        needs_values  # which the same pass gives
         or not optimization.reuses_own_log_probs(algorithm, rollout.is_on_policy)
     )
     has_critic = networks.critic is not None
-    has_values_pass = networks.policy.value_head is not None and not has_old_pass
+    has_values_pass = needs_values and not has_old_pass
     scored = policy * (has_old_pass + (networks.reference is not None))
     scored += backbone * (has_critic + has_values_pass)
     passes = training_passes(is_frozen=trainable.lora is not None)

@@ -97,9 +97,16 @@ class FusedDecoder:
             another decoder after they change.
         dtype: Type of the products.
         max_context: Upper bound of a row's length.
+        value_head: A head of values on the same states, if they are wanted, too.
     """
 
-    def __init__(self, model: PreTrainedModel, dtype: torch.dtype, max_context: int) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        dtype: torch.dtype,
+        max_context: int,
+        value_head: nn.Module | None = None,
+    ) -> None:
         is_supported = supports_fused_decoding(model, dtype)
         assert is_supported, f"an unsupported model: {type(model).__name__}"
         stack: Any = model.model
@@ -107,6 +114,7 @@ class FusedDecoder:
         self.embedding: Tensor = stack.embed_tokens.weight
         self.norm: FusedRMSNorm = stack.norm
         self.head = FusedLinear.of([model.lm_head], dtype)  # type: ignore[list-item]
+        self.value_head = value_head
         self.heads = model.config.num_attention_heads
         self.rotated = self.heads + model.config.num_key_value_heads
         self.head_width: int = stack.layers[0].self_attn.head_dim
@@ -121,7 +129,8 @@ class FusedDecoder:
 
     @torch.no_grad()
     def __call__(self, ids: Tensor, positions: Tensor, mask: Tensor, cache: Cache) -> Tensor:
-        """Return the (n, V) float32 logits after a block of tokens.
+        """Return the (n, V) float32 logits after a block of tokens, or (n, V + 1), the value behind
+        them.
 
         Args:
             ids: (n, Q) token ids.
@@ -140,7 +149,11 @@ class FusedDecoder:
                     x, query, mask = x[:, -1:], query[:, :, -1:], mask[:, :, -1:]
                 x.add_(layer.out(attend(query, keys, values, mask, None).flatten(2)))
                 x.add_(layer.mlp(self._normalized(x, layer.second_norm)))
-            return self.head(self._normalized(x[:, 0], self.norm)).contiguous().float()
+            states = self._normalized(x[:, 0], self.norm)
+            logits = self.head(states).contiguous().float()
+            if self.value_head is None:
+                return logits
+            return with_value(logits, self.value_head(states))
 
     def _heads(
         self, layer: _Layer, x: Tensor, cos: Tensor, sin: Tensor
@@ -164,3 +177,8 @@ class FusedDecoder:
         if x.dtype != torch.float32:
             return norm(x)  # type: ignore[no-any-return]
         return rms_norm(x, norm.weight, norm.eps, self.dtype)
+
+
+def with_value(logits: Tensor, values: Tensor) -> Tensor:
+    """Return logits (n, V) with the values (n,) as a last column."""
+    return torch.cat([logits, values[:, None]], dim=1)

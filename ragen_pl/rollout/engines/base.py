@@ -5,7 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import ClassVar, Protocol
+
+from torch import nn
 
 from ragen_pl.models.base import LanguageModel
 from ragen_pl.types import Generate, Request
@@ -30,6 +32,10 @@ class Sampler(Generate, Protocol):
 class Engine(ABC):
     """An interface to build a sampler; its constructor's arguments are configuration keys."""
 
+    reports_values: ClassVar[bool] = False
+    """Whether completions have the values of a policy with a value head; the trainer then needs no
+    pass of its own for them where it needs none for log-probs."""
+
     @abstractmethod
     def check(self, processes: int) -> None:
         """Check that the engine can run here; called on every rank, before any model is built.
@@ -43,7 +49,12 @@ class Engine(ABC):
 
     @abstractmethod
     def build(
-        self, language: LanguageModel, seed: int, max_context: int, autocast: Autocast
+        self,
+        language: LanguageModel,
+        seed: int,
+        max_context: int,
+        autocast: Autocast,
+        value_head: nn.Module | None = None,
     ) -> Sampler:
         """Build the sampler.
 
@@ -52,6 +63,8 @@ class Engine(ABC):
             seed: The run's seed; samples are a function of it and of the row's identity.
             max_context: Upper bound of a row's length in tokens.
             autocast: The trainer's autocast, for engines that compute with the trainer's model.
+            value_head: The policy's value head, for engines that report values: a function of its
+                last hidden states.
         """
 
 

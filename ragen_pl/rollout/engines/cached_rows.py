@@ -53,6 +53,7 @@ class CachedRows:
         stop_id: The token that ends a completion.
         seed: The run's seed.
         max_context: Upper bound of a row's length in tokens.
+        with_values: Whether the decode step gives values, too.
     """
 
     def __init__(
@@ -63,8 +64,9 @@ class CachedRows:
         stop_id: int,
         seed: int,
         max_context: int,
+        with_values: bool = False,
     ) -> None:
-        self.model, self.decode_step = model, decode_step
+        self.model, self.decode_step, self.with_values = model, decode_step, with_values
         self.stop_id, self.seed, self.max_context = stop_id, seed, max_context
         self._tokens_processed = 0
         self.cache: RaggedCache | None = None
@@ -99,8 +101,8 @@ class CachedRows:
         return isinstance(self.decode_step, GraphedDecodeStep)
 
     def _read(self, requests: Sequence[Request]) -> tuple[RaggedCache, Tensor]:
-        """Prefill the tokens that are not cached yet; return the cache, and (rows, V) next-token
-        logits.
+        """Prefill the tokens that are not cached yet; return the cache, and next-token logits as
+        the decode step gives them, with a row for each of the cache.
 
         The cache may have more rows than there are requests; the rest is padding.
         """
@@ -136,7 +138,7 @@ class CachedRows:
         return cache, logits[to_device(torch.from_numpy(index), logits.device)]
 
     def _prefill(self, cache: RaggedCache, new_ids: Sequence[Ids]) -> Tensor:
-        """Read new tokens, left-padded to blocks; return (rows, V) next-token logits."""
+        """Read new tokens, left-padded to blocks; return next-token logits, a row for each."""
         width = self.model.config.get_text_config().hidden_size
         tokens = prefill_tokens(self.model.device.type, width)
         rows = max(1, tokens // max(len(ids) for ids in new_ids))
@@ -163,12 +165,13 @@ class CachedRows:
 
         Args:
             cache: Cache with as many rows as ``logits``.
-            logits: (rows, V) logits of the first token.
+            logits: (rows, V) logits of the first token, with values (rows, V + 1).
             noise: (n, max new tokens); rows after the n-th sample nothing.
             sampling: Temperature and limits.
         """
         compact_below = _COMPACT_BELOW_CAPTURED if self._is_captured else _COMPACT_BELOW
-        sampled, device = SampledTokens.empty(len(logits), noise.shape[1]), logits.device
+        device = logits.device
+        sampled = SampledTokens.empty(*(len(logits), noise.shape[1]), with_values=self.with_values)
         order = np.arange(len(logits))
         active = order[: len(noise)]  # rows of the block, and of the cache, that still sample
         for step in range(sampling.max_new_tokens):
@@ -176,12 +179,13 @@ class CachedRows:
             if len(active) < len(logits):
                 logits = logits[to_device(torch.from_numpy(active), device)]
             own = to_device(torch.from_numpy(noise[rows, step]), device)
-            # Sampling runs on the device. Three numbers per row are copied to the CPU in one
+            # Sampling runs on the device. A few numbers per row are copied to the CPU in one
             # tensor, for one synchronization per token. A float32 represents every id below 2²⁴.
-            found = torch.stack(
-                [x.float() for x in sample_tokens(logits, own, sampling.temperature)]
-            )
-            tokens = sampled.add(rows, step, found.cpu().numpy())
+            values = [logits[:, -1]] if self.with_values else []
+            logits = logits[:, :-1] if self.with_values else logits
+            found = [*sample_tokens(logits, own, sampling.temperature), *values]
+            numbers = torch.stack([each.float() for each in found])
+            tokens = sampled.add(rows, step, numbers.cpu().numpy())
             active = active[tokens != self.stop_id]
             if len(active) == 0 or step + 1 == sampling.max_new_tokens:
                 break

@@ -52,6 +52,7 @@ class InProcess(Engine):
     """
 
     cuda_graphs: bool | None = None
+    reports_values: ClassVar[bool] = True
 
     def check(self, processes: int) -> None:
         """Refuse CUDA graphs on a machine without a GPU.
@@ -65,7 +66,12 @@ class InProcess(Engine):
             )
 
     def build(
-        self, language: LanguageModel, seed: int, max_context: int, autocast: Autocast
+        self,
+        language: LanguageModel,
+        seed: int,
+        max_context: int,
+        autocast: Autocast,
+        value_head: nn.Module | None = None,
     ) -> InProcessSampler:
         """Build the sampler."""
         where_possible = None if self.cuda_graphs is False else CaptureOrRun()
@@ -77,6 +83,7 @@ class InProcess(Engine):
             autocast=autocast,
             new_capture=GraphCapturer if self.cuda_graphs else where_possible,
             must_capture=self.cuda_graphs is True,
+            value_head=value_head,
         )
 
 
@@ -96,6 +103,7 @@ class InProcessSampler:
             runs each step uncaptured.
         must_capture: Whether it is an error if steps cannot be captured; if not, steps are captured
             on GPUs alone.
+        value_head: The policy's value head, whose values are then reported with the tokens.
     """
 
     rows_class: ClassVar[type[CachedRows]] = CachedRows
@@ -110,8 +118,9 @@ class InProcessSampler:
         autocast: Autocast = nullcontext,
         new_capture: Callable[[], Capture] | None = None,
         must_capture: bool = True,
+        value_head: nn.Module | None = None,
     ) -> None:
-        self.model = model
+        self.model, self.value_head = model, value_head
         self.stop_id = stop_id
         self.seed = seed
         self.max_context = max_context
@@ -158,7 +167,7 @@ class InProcessSampler:
         Raises:
             ConfigError: when steps should be captured, but the model runs hooks.
         """
-        decode_step = build_decode_step(self.model, self.max_context)
+        decode_step = build_decode_step(self.model, self.max_context, self.value_head)
         if self.new_capture is None:
             return decode_step
         if not self.must_capture and (self.model.device.type != "cuda" or has_hooks(self.model)):
@@ -191,6 +200,7 @@ class InProcessSampler:
                 stop_id=self.stop_id,
                 seed=self.seed,
                 max_context=self.max_context,
+                with_values=self.value_head is not None,
             )
             for _ in range(count if 2 * count >= threads else 1)
         ]

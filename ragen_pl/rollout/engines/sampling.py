@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import repeat
 
 import numpy as np
 import torch
@@ -14,8 +15,8 @@ from ragen_pl.types import Completion, Request, Sampling
 
 @dataclass(frozen=True, slots=True)
 class SampledTokens:
-    """The sampled tokens of one call, with log-probs and entropies, each (rows, max new tokens),
-    and the number of tokens per row, (rows,).
+    """The sampled tokens of one call, with log-probs, entropies and, from a policy with a value
+    head, values, each (rows, max new tokens), and the number of tokens per row, (rows,).
 
     The arrays are numpy's, whose operations on a few numbers cost a tenth of a tensor's.
     """
@@ -24,20 +25,26 @@ class SampledTokens:
     log_probs: np.ndarray
     entropies: np.ndarray
     counts: np.ndarray
+    values: np.ndarray | None = None
 
     @classmethod
-    def empty(cls, rows: int, max_new_tokens: int) -> SampledTokens:
+    def empty(cls, rows: int, max_new_tokens: int, *, with_values: bool = False) -> SampledTokens:
         """Return arrays that hold no sampled token yet."""
         shape = rows, max_new_tokens
         log_probs, entropies = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
-        return cls(np.zeros(shape, np.int64), log_probs, entropies, np.zeros(rows, np.int64))
+        values = np.zeros(shape, np.float32) if with_values else None
+        tokens, counts = np.zeros(shape, np.int64), np.zeros(rows, np.int64)
+        return cls(tokens, log_probs, entropies, counts, values)
 
     def add(self, rows: np.ndarray, step: int, found: np.ndarray) -> np.ndarray:
-        """Add one step of some rows, (3, n) tokens, log-probs and entropies; return the tokens."""
+        """Add one step of some rows: tokens, log-probs, entropies and any values, (3 or 4, n);
+        return the tokens."""
         tokens: np.ndarray = found[0].astype(np.int64)
         self.tokens[rows, step] = tokens
         self.log_probs[rows, step] = found[1]
         self.entropies[rows, step] = found[2]
+        if self.values is not None:
+            self.values[rows, step] = found[3]
         self.counts[rows] = step + 1
         return tokens
 
@@ -49,12 +56,14 @@ class SampledTokens:
                 tuple(log_probs[:count]),
                 tuple(entropies[:count]),
                 stopped=tokens[count - 1] == stop_id,
+                values=None if values is None else tuple(values[:count]),
             )
-            for tokens, log_probs, entropies, count in zip(
+            for tokens, log_probs, entropies, count, values in zip(
                 self.tokens.tolist(),
                 self.log_probs.tolist(),
                 self.entropies.tolist(),
                 self.counts.tolist(),
+                repeat(None, len(self.counts)) if self.values is None else self.values.tolist(),
                 strict=True,
             )
         ]

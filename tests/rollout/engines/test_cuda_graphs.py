@@ -16,6 +16,7 @@ from ragen_pl.models.base import LanguageModel
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.kernels.kv_cache import RaggedCache
 from ragen_pl.models.kernels.rms_norm import use_fused_rms_norm
+from ragen_pl.models.policy import Policy
 from ragen_pl.rollout.engines import InProcess, cuda_graphs
 from ragen_pl.rollout.engines.cuda_graphs import Capture, CaptureOrRun, GraphedDecodeStep, Step
 from ragen_pl.rollout.engines.in_process import InProcessSampler
@@ -71,6 +72,7 @@ def play(
         max_context=256,
         autocast=lambda: torch.autocast("cpu", torch.bfloat16, enabled=is_bf16),
         new_capture=new_capture,
+        value_head=value_head(language),
     )
     prefixes = [[3, *range(10, 12 + m)] for m in range(6)]
     history: list[list[Completion]] = []
@@ -82,6 +84,13 @@ def play(
     return history
 
 
+def value_head(language: LanguageModel) -> nn.Module:
+    head = Policy(language.model, with_values=True).value_head
+    assert head is not None
+    nn.init.ones_(head.weight)
+    return head
+
+
 def assert_equal(
     one: Sequence[Sequence[Completion]], other: Sequence[Sequence[Completion]]
 ) -> None:
@@ -89,6 +98,7 @@ def assert_equal(
         for a, b in zip(first, second, strict=True):
             assert a.token_ids == b.token_ids
             assert a.log_probs == pytest.approx(b.log_probs, abs=1e-5)
+            assert a.values == pytest.approx(b.values, abs=1e-4)
 
 
 @pytest.mark.parametrize("is_bf16", [False, True], ids=["fp32", "bf16"])

@@ -46,9 +46,15 @@ def language(request: pytest.FixtureRequest) -> LanguageModel:
     return language
 
 
-def decoder(language: LanguageModel, seed: int = 0) -> InProcessSampler:
+def decoder(
+    language: LanguageModel, seed: int = 0, value_head: nn.Module | None = None
+) -> InProcessSampler:
     return InProcessSampler(
-        language.model, stop_id=language.markers.end, max_context=256, seed=seed
+        language.model,
+        stop_id=language.markers.end,
+        max_context=256,
+        seed=seed,
+        value_head=value_head,
     )
 
 
@@ -177,21 +183,32 @@ def test_another_seed_or_iteration_samples_differently(language: LanguageModel) 
     assert len(set(drawn)) == 3
 
 
-def test_sampled_log_probs_equal_the_trainers(language: LanguageModel) -> None:
-    """In float32 the sampler's log-probs are the trainer's within 1e-5."""
-    policy = Policy(language.model)
-    for ids, completions in play(decoder(language), range(5), 3):
+def test_sampled_log_probs_and_values_equal_the_trainers(language: LanguageModel) -> None:
+    """In float32 within 1e-5; a value head changes no sampled token."""
+    policy = Policy(language.model, with_values=True)
+    assert policy.value_head is not None
+    nn.init.normal_(policy.value_head.weight)
+    without = play(decoder(language), range(5), 3)
+    with_values = play(decoder(language, value_head=policy.value_head), range(5), 3)
+    for (ids, completions), (same_ids, plain) in zip(with_values, without, strict=True):
+        assert ids == same_ids
+        assert all(completion.values is None for completion in plain)
         row, place = torch.tensor([ids]), 0
         mask = torch.zeros_like(row, dtype=torch.bool)
         sampled: list[float] = []
+        values: list[float] = []
         for completion in completions:
+            assert completion.values is not None
             place = _find(ids, completion.token_ids, place)
             mask[0, place : place + len(completion.token_ids)] = True
             place += len(completion.token_ids)
             sampled += completion.log_probs
+            values += completion.values
         with torch.no_grad():
-            log_probs = policy(row, mask, torch.ones_like(mask)).log_probs
-        assert log_probs[mask].tolist() == pytest.approx(sampled, abs=1e-5)
+            found = policy(row, mask, torch.ones_like(mask))
+        assert found.log_probs[mask].tolist() == pytest.approx(sampled, abs=1e-5)
+        assert found.values[mask].tolist() == pytest.approx(values, abs=1e-4)
+        assert max(values) - min(values) > 1
 
 
 @pytest.mark.parametrize("held", [torch.float32, torch.bfloat16], ids=["cast", "bf16"])
