@@ -9,12 +9,14 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
+from ragen_pl.algorithms.config import EXACT
 from ragen_pl.distributed.collectives import all_reduce_sum, gather_objects
 from ragen_pl.ops.losses import kl_estimate
 from ragen_pl.ops.masked import masked_mean
 from ragen_pl.ops.policy_change import effective_share, trajectory_log_weights
 from ragen_pl.training.access import data_module, learner
 from ragen_pl.training.callback import RolloutCallback
+from ragen_pl.training.scoring import MAX_LOG_PROB_GAP, log_prob_gap
 from ragen_pl.types import HindsightBatch, RolloutBatch, TrainingBatch
 
 UPDATE_KL, UPDATES = "train/update_kl", "train/updates"
@@ -36,7 +38,8 @@ class PolicyChange(RolloutCallback):
     """The change of the policy by an iteration's update, measured on trajectories it learned from.
 
     A sample of the kept trajectories is scored before the first update and again after the last
-    one, before any step of hindsight imitation. From the two it logs
+    one, before any step of hindsight imitation. In float32 the sampler's log-probs serve as the
+    first scores, once they have been found to be the trainer's. From the two it logs
 
     - ``train/update_kl``: KL(before ‖ after) in nats per sampled token, by the estimator k3. Where
       a collection makes one update, ``train/approx_kl`` is 0 by definition, and this is what the
@@ -72,6 +75,8 @@ class PolicyChange(RolloutCallback):
             raise ValueError("always is true, but trajectories is 0: score at least 1, or not")
         self.trajectories, self.always = trajectories, always
         self._sample: _Sample | None = None
+        self._sampler_agrees = False
+        """Whether a sample has shown that sampler and trainer, in float32, are one policy."""
         self._after_rl: Tensor | None = None
         """Log-probs of the sample after RL's updates, (B, T), if imitation follows."""
 
@@ -84,8 +89,9 @@ class PolicyChange(RolloutCallback):
     def on_training_batch(
         self, trainer: Trainer, module: LightningModule, batch: TrainingBatch
     ) -> None:
-        """Score the sample with the policy that collected it, unless the trainer has: in other
-        micro-batches, whose rounding may differ."""
+        """Score the sample with the policy that collected it, unless the trainer has (in other
+        micro-batches, whose rounding may differ) or the sampler's log-probs are known to be the
+        trainer's: an engine of its own may differ by as much as an update."""
         gains = batch.rollout.kept_tokens & (batch.advantages > 0)
         level = masked_mean(batch.old_log_probs.double().cpu(), gains.cpu(), all_reduce_sum)
         if all_reduce_sum(gains.sum().cpu()) > 0:
@@ -95,8 +101,13 @@ class PolicyChange(RolloutCallback):
             return
         chosen = sampled_trajectories(batch.rollout, self.trajectories)
         rollout, before = batch.rollout.rows(chosen), batch.old_log_probs[chosen]
-        if batch.old_is_sampled:  # an engine of its own may differ by as much as an update
-            before = learner(module).policy_log_probs(rollout)
+        if batch.old_is_sampled and not self._sampler_agrees:
+            own = learner(module).policy_log_probs(rollout)
+            gap = log_prob_gap(own, before, rollout.kept_tokens)
+            is_exact = str(trainer.precision) == EXACT
+            self._sampler_agrees = is_exact and 0 <= gap <= MAX_LOG_PROB_GAP
+            # As in later iterations where they agree: a resumed run is the same.
+            before = before if self._sampler_agrees else own
         self._sample = _Sample(rollout, before, gains[chosen])
 
     def on_train_batch_start(

@@ -18,14 +18,15 @@ from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.evaluation.success_statistics import pass_at_k
 from ragen_pl.training.run_warnings.full_contexts import full_context_warning
 from ragen_pl.training.trainer import announce
-from ragen_pl.types import StopReason, Trajectory, TrajectoryGroup, Turn
+from ragen_pl.types import FormatFault, StopReason, Trajectory, TrajectoryGroup, Turn
 
 _STOP_REASONS = [each for each in StopReason if each is not StopReason.ENDPOINT_ERROR]
 """Reasons why a trajectory of a rollout ends; a policy behind an endpoint is not trained."""
 
 
 class RolloutMetrics(RolloutCallback):
-    """Success, return and its terms, turns, actions and stop reasons of trajectories (RAGEN §5).
+    """Success, return and its terms, turns, actions, stop reasons and faults of format of
+    trajectories (RAGEN §5).
 
     ``pass_at_{k}`` is the probability that k tries at an initial state contain a success, for
     k = 2, 4, 8 … up to the group's size. Where the environment names at most ``MAX_DIFFICULTIES``
@@ -190,6 +191,9 @@ def _add_trajectory(averages: RankMeans, trajectory: Trajectory) -> None:
     averages.add("turns", len(turns))
     averages.add("actions", sum(len(turn.actions) for turn in turns))
     _add_memory(averages, trajectory)
+    for fault in FormatFault:
+        count = sum(turn.format_fault is fault for turn in turns)
+        averages.add(f"fault_{fault}", count, len(turns))
     thoughts: Sequence[bool] = [
         turn.thought_correct for turn in turns if turn.thought_correct is not None
     ]

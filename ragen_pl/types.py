@@ -43,6 +43,37 @@ class StopReason(StrEnum):
         return self in (StopReason.ENV_ERROR, StopReason.ENDPOINT_ERROR)
 
 
+class FormatFault(StrEnum):
+    """Why a response does not follow the format; of several reasons the first in this order."""
+
+    CUT_OFF = "cut_off"
+    """It reached the token limit before it ended."""
+    NO_ANSWER = "no_answer"
+    """The tags of the format, or what must stand between them, are missing."""
+    BAD_CALL = "bad_call"
+    """A tool call cannot be read, or there is not exactly one."""
+    UNKNOWN_ACTION = "unknown_action"
+    """The answer names an action that the environment does not have."""
+    TOO_MANY_ACTIONS = "too_many_actions"
+    OUTSIDE_TEXT = "outside_text"
+    """There is text before or after the tags."""
+
+    @property
+    def told(self) -> str:
+        """The reason in words, for people."""
+        return _TOLD_FAULTS[self]
+
+
+_TOLD_FAULTS = {
+    FormatFault.CUT_OFF: "cut off at the token limit",
+    FormatFault.NO_ANSWER: "no answer in the format's tags",
+    FormatFault.BAD_CALL: "not one call that can be read",
+    FormatFault.UNKNOWN_ACTION: "an unknown action",
+    FormatFault.TOO_MANY_ACTIONS: "too many actions",
+    FormatFault.OUTSIDE_TEXT: "text outside the tags",
+}
+
+
 class Phase(StrEnum):
     """Kind of iteration: imitation of a teacher, or RL."""
 
@@ -187,8 +218,8 @@ class Turn(Answer):
     """Reward terms by name: ``env``, ``format``, …"""
     thought_reward: float
     """The sum of those terms that judge the thought alone."""
-    is_valid: bool
-    """Whether the whole response followed the format with known actions only."""
+    format_fault: FormatFault | None
+    """Why the response did not follow the format; None if the whole of it did."""
     thought_correct: bool | None
     """Whether the thought was true of the state; None if the environment cannot judge it."""
     thought_grounding: float | None
@@ -199,6 +230,11 @@ class Turn(Answer):
     agent saw, and begins a training sequence. The first turn always begins one."""
     summary: Summary | None = None
     """What the agent wrote before this turn, at the end of the training sequence before."""
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the whole response followed the format with known actions only."""
+        return self.format_fault is None
 
     @property
     def answers(self) -> tuple[Answer, ...]:

@@ -11,7 +11,7 @@ from ragen_pl.algorithms.estimators import GAE, AdvantageEstimator, CriticConfig
 from ragen_pl.algorithms.policy_losses import Clip, PolicyLoss
 from ragen_pl.ops.losses import Aggregation, KLEstimator, check_estimator
 
-_EXACT = "32-true"
+EXACT = "32-true"
 """The precision in which the log-probs of sampler and trainer agree."""
 
 
@@ -515,12 +515,12 @@ class Optimization:
             ValueError: when weights would be trained in 16 or 64 bits or gradients would be scaled,
                 and for sampled old log-probs in less than float32.
         """
-        if precision not in (_EXACT, "bf16-mixed"):
+        if precision not in (EXACT, "bf16-mixed"):
             raise ValueError(
                 f"trainer.precision is {precision}; optimizer steps need float32 weights and "
                 "unscaled gradients: choose bf16-mixed for speed, or 32-true"
             )
-        if self.old_log_probs == "sampled" and precision != _EXACT:
+        if self.old_log_probs == "sampled" and precision != EXACT:
             raise ValueError(
                 f"model.optimization.old_log_probs is sampled, but trainer.precision is {precision}"
                 ", in which sampler and trainer may come to differ by more than 1e-4: set it to "

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ragen_pl.types import FormatFault
+
 ROLLOUT, EVALUATION, PREDICT = "rollout", "evaluation", "predict"
 """Sources of a record."""
 Numbers = tuple[float | None, ...]
@@ -39,6 +41,7 @@ class RecordedTurn:
     """The executed actions."""
     rewards: Mapping[str, float]
     is_valid: bool | None
+    format_fault: FormatFault | None
     thought_correct: bool | None
     stopped: bool | None
     entropy: float | None
@@ -244,6 +247,7 @@ def _turn(data: Mapping[str, Any], observation: str, response: str) -> RecordedT
         actions=tuple(map(str, data.get("actions") or ())),
         rewards={str(name): float(value) for name, value in (data.get("rewards") or {}).items()},
         is_valid=data.get("is_valid"),
+        format_fault=_fault(data.get("format_fault")),
         thought_correct=data.get("thought_correct"),
         stopped=data.get("stopped"),
         entropy=_number(data.get("entropy")),
@@ -252,6 +256,11 @@ def _turn(data: Mapping[str, Any], observation: str, response: str) -> RecordedT
         begins_sequence=bool(data.get("begins_sequence")),
         summary=str(data.get("summary") or ""),
     )
+
+
+def _fault(name: Any) -> FormatFault | None:
+    """Return a recorded fault; None without one, and for one that this version does not know."""
+    return FormatFault(name) if name in list(FormatFault) else None
 
 
 def _tokens(data: Mapping[str, Any]) -> Tokens | None:

@@ -158,6 +158,7 @@ def _turn_record(turn: Turn, chat: Dialogue, estimates: TokenEstimates | None) -
         "actions": list(turn.actions),
         "rewards": dict(turn.rewards),
         "is_valid": turn.is_valid,
+        "format_fault": turn.format_fault,
         "thought_correct": turn.thought_correct,
         "stopped": completion.stopped,
         "begins_sequence": turn.begins_sequence,

@@ -170,6 +170,7 @@ def _turn(turn: RecordedTurn, picture: int | None) -> Json:
         "actions": [one_line(action, 200) for action in turn.actions],
         "rewards": {one_line(name, 60): rounded(value) for name, value in turn.rewards.items()},
         "valid": turn.is_valid,
+        "fault": None if turn.format_fault is None else turn.format_fault.told,
         "correct": turn.thought_correct,
         "stopped": turn.stopped,
         "entropy": rounded(turn.entropy),

@@ -32,7 +32,7 @@ from ragen_pl.rollout.responses import (
     find_blocks,
     parse_response,
 )
-from ragen_pl.types import Completion
+from ragen_pl.types import Completion, FormatFault
 
 
 class Dialogue:
@@ -104,7 +104,7 @@ class Dialogue:
             return parsed
         call = self.syntax.read(parsed.actions[0], tools)
         if call is None:
-            return ParsedResponse(parsed.thought, (), is_valid=False)
+            return ParsedResponse(parsed.thought, (), FormatFault.BAD_CALL)
         return replace(parsed, actions=(call,))
 
 

@@ -24,6 +24,7 @@ from ragen_pl.runtime.faults import FaultKind, record_fault
 from ragen_pl.types import (
     Completion,
     EpisodeId,
+    FormatFault,
     Sampling,
     StopReason,
     Trajectory,
@@ -139,16 +140,18 @@ class MessageEpisode(DialogueEpisode):
         whole = text if tag in text else tag + text
         call = reply.calls[0].action if reply.calls else ""
         parsed = self.dialogue.parse_whole(whole + call, self.env.actions)
-        is_valid, actions = parsed.is_valid, parsed.actions
+        fault, actions = parsed.fault, parsed.actions
         if self._tools:
-            is_valid = is_valid and len(reply.calls) == 1 and actions == (call,)
+            is_one_call = len(reply.calls) == 1 and actions == (call,)
+            if not is_one_call and fault is not FormatFault.NO_ANSWER:
+                fault = FormatFault.BAD_CALL
             actions = (call,) if call else ()
         return Response(
             actions=actions,
             completion=Completion((), (), None, stopped=reply.stopped),
             text=whole.removeprefix(tag) + call,
             thought=parsed.thought,
-            is_valid=is_valid and reply.stopped,
+            format_fault=fault if reply.stopped else FormatFault.CUT_OFF,
         )
 
 

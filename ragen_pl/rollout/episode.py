@@ -30,7 +30,16 @@ from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.context import Context
 from ragen_pl.rollout.responses import actions_per_turn
 from ragen_pl.rollout.rewards import ENV, PlayedTurn, RewardTerm, evaluate
-from ragen_pl.types import Completion, EpisodeId, Request, StopReason, Summary, Trajectory, Turn
+from ragen_pl.types import (
+    Completion,
+    EpisodeId,
+    FormatFault,
+    Request,
+    StopReason,
+    Summary,
+    Trajectory,
+    Turn,
+)
 
 
 class OverlongResponseError(ConfigError):
@@ -53,7 +62,7 @@ class Response:
     text: str = ""
     thought: str = ""
     thought_tokens: int = 0
-    is_valid: bool = True
+    format_fault: FormatFault | None = None
     begins_sequence: bool = False
     summary: Summary | None = None
 
@@ -232,7 +241,7 @@ class Episode:
                 reached_keys=tuple(reached_keys),
                 rewards=rewards,
                 thought_reward=sum(rewards.get(name, 0.0) for name in self._thought_terms),
-                is_valid=response.is_valid,
+                format_fault=response.format_fault,
                 thought_correct=judgment.thought_correct,
                 thought_grounding=judgment.thought_grounding,
                 begins_sequence=response.begins_sequence,
@@ -286,7 +295,7 @@ class Episode:
             response=response.text,
             thought=response.thought,
             actions=actions,
-            is_valid=response.is_valid,
+            format_fault=response.format_fault,
             num_tokens=len(response.completion.token_ids),
             max_tokens=self.config.max_response_tokens,
             env_reward=reward,
@@ -469,7 +478,7 @@ class ChatEpisode(DialogueEpisode):
             text=text,
             thought=parsed.thought,
             thought_tokens=self.chat.count_thought_tokens(completion.token_ids),
-            is_valid=parsed.is_valid and completion.stopped,
+            format_fault=parsed.fault if completion.stopped else FormatFault.CUT_OFF,
             begins_sequence=self.context.begins_sequence,
             summary=self.context.summary,
         )

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+from ragen_pl.types import FormatFault
+
 SEPARATOR = "||"
 
 
@@ -15,8 +17,12 @@ class ParsedResponse:
 
     thought: str
     actions: tuple[str, ...]
-    is_valid: bool
-    """Whether every part of the response followed the format."""
+    fault: FormatFault | None
+    """Why the response does not follow the format; None if every part of it does."""
+
+    @property
+    def is_valid(self) -> bool:
+        return self.fault is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +94,23 @@ def parse_response(
     """
     match = find_blocks(text, think=think, enclosure=enclosure)
     if match is None:
-        return ParsedResponse(thought="", actions=(), is_valid=False)
+        return ParsedResponse(thought="", actions=(), fault=FormatFault.NO_ANSWER)
     thought, answer = (match[1].strip(), match[2]) if think else ("", match[1])
     whole = match.start() == 0 and text[match.end() :].strip() == ""
+    outside = None if whole else FormatFault.OUTSIDE_TEXT
+    if not answer.strip():
+        return ParsedResponse(thought, (), FormatFault.NO_ANSWER)
     if known is None:
-        actions = (answer.strip(),) if answer.strip() else ()
-        return ParsedResponse(thought, actions, whole and bool(actions))
+        return ParsedResponse(thought, (answer.strip(),), outside)
     names = {name.casefold(): name for name in known}
     parts = [part.strip().casefold() for part in answer.split(SEPARATOR)]
     found = tuple(names[part] for part in parts if part in names)
-    is_valid = whole and 0 < len(parts) <= max_actions and len(found) == len(parts)
-    return ParsedResponse(thought, found[:max_actions], is_valid)
+    fault = outside
+    if len(found) < len(parts):
+        fault = FormatFault.UNKNOWN_ACTION
+    elif len(parts) > max_actions:
+        fault = FormatFault.TOO_MANY_ACTIONS
+    return ParsedResponse(thought, found[:max_actions], fault)
 
 
 def actions_per_turn(known: tuple[str, ...] | None, most: int) -> int:

@@ -14,6 +14,7 @@ from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boundary import LARGEST_REWARD
 from ragen_pl.errors import ConfigError
 from ragen_pl.runtime.user_faults import describe_fault
+from ragen_pl.types import FormatFault
 
 ENV = "env"
 """Name of the environment's own reward among the terms."""
@@ -33,8 +34,8 @@ class PlayedTurn:
     """Empty if none could be parsed, or if the agent does not think."""
     actions: tuple[str, ...]
     """The executed actions."""
-    is_valid: bool
-    """Whether the whole response followed the format with known actions only."""
+    format_fault: FormatFault | None
+    """Why the response did not follow the format; None if the whole of it did."""
     num_tokens: int
     """Sampled tokens of the response."""
     max_tokens: int
@@ -56,6 +57,11 @@ class PlayedTurn:
     """The environment's state before the actions; None if no term has ``needs_states``."""
     next_state: Mapping[str, Any] | None
     """The environment's state after the actions; None if no term has ``needs_states``."""
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the whole response followed the format with known actions only."""
+        return self.format_fault is None
 
 
 class RewardTerm(ABC):

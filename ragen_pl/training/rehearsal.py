@@ -102,7 +102,7 @@ def _turn(number: int, *, success: bool) -> Turn:
         reached_keys=(),
         rewards={"env": float(success), "thought": 0.25},
         thought_reward=0.25,
-        is_valid=True,
+        format_fault=None,
         thought_correct=None,
         thought_grounding=None,
     )

@@ -22,6 +22,16 @@ MAX_LOG_PROB_GAP = 1e-4
 The ratio is then far inside every clip range, while float32 rounding is a hundred times smaller."""
 
 
+def log_prob_gap(recomputed: Tensor, sampled: Tensor, mask: Tensor) -> float:
+    """Return the largest difference on any rank between the trainer's and the sampler's log-probs
+    of marked tokens, each (B, T); -1 if no rank has any, NaN if any is NaN.
+
+    Every rank must call it.
+    """
+    gaps = (recomputed - sampled).abs()[mask]
+    return all_reduce_max(float(gaps.max()) if gaps.numel() else -1.0)
+
+
 def check_log_prob_gap(recomputed: Tensor, sampled: Tensor, mask: Tensor) -> bool:
     """Check that the sampler's log-probs agree with the trainer's, to serve as old log-probs.
 
@@ -38,8 +48,7 @@ def check_log_prob_gap(recomputed: Tensor, sampled: Tensor, mask: Tensor) -> boo
     Raises:
         ConfigError: on all ranks, when they differ by more than 1e-4 on a token of one rank.
     """
-    gaps = (recomputed - sampled).abs()[mask]
-    gap = all_reduce_max(float(gaps.max()) if gaps.numel() else -1.0)
+    gap = log_prob_gap(recomputed, sampled, mask)
     if not gap <= MAX_LOG_PROB_GAP:
         raise ConfigError(
             "model.optimization.old_log_probs is sampled, but sampler and trainer differ by "

@@ -14,7 +14,7 @@ from callbacks import EchoTrapDetector, echo_trap_detector
 from callbacks.echo_trap_detector import APPROX_KL, GRAD_NORM, measure
 from callbacks.policy_change import UPDATE_KL, UPDATES
 from ragen_pl.ops.echo_trap.assess import Assessment, Level
-from ragen_pl.types import TrajectoryGroup
+from ragen_pl.types import FormatFault, TrajectoryGroup
 from tests.support.doubles import make_group, make_trajectory, make_turn
 
 MODULE = cast(Any, SimpleNamespace(phase="rl"))
@@ -40,7 +40,7 @@ def good() -> list[TrajectoryGroup]:
 
 def dead() -> list[TrajectoryGroup]:
     """Five turns without one valid action: the return is -0.5 for all."""
-    turns = [make_turn(is_valid=False, entropies=(0.01,)) for _ in range(5)]
+    turns = [make_turn(fault=FormatFault.NO_ANSWER, entropies=(0.01,)) for _ in range(5)]
     return [
         TrajectoryGroup(i, i, tuple(make_trajectory(turns, member=n) for n in range(4)))
         for i in range(4)

@@ -7,7 +7,7 @@ import math
 from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import pytest
 import torch
@@ -34,9 +34,10 @@ class Module:
     """A learner whose policy the test replaces."""
 
     def __init__(self, policy: Policy) -> None:
-        self.policy, self.logged = policy, dict[str, float]()
+        self.policy, self.logged, self.passes = policy, dict[str, float](), 0
 
     def policy_log_probs(self, rollout: RolloutBatch) -> Tensor:
+        self.passes += 1
         everyone = torch.ones(len(rollout), dtype=torch.bool)
         with torch.no_grad():
             return ForwardPasses(40, CPU).log_probs(self.policy, rollout, everyone)
@@ -45,10 +46,17 @@ class Module:
         self.logged |= metrics
 
 
-def trainer(*, config: RolloutConfig | None = None, updates: float = 1.0) -> Any:
+def trainer(
+    *,
+    config: RolloutConfig | None = None,
+    updates: float = 1.0,
+    precision: Literal["32-true", "bf16-mixed"] = "32-true",
+) -> Any:
     data = SimpleNamespace(rollout=config or RolloutConfig())
     metrics = {"train/updates": torch.tensor(updates)}
-    return SimpleNamespace(datamodule=data, callback_metrics=metrics, loggers=[])
+    return SimpleNamespace(
+        datamodule=data, callback_metrics=metrics, loggers=[], precision=precision
+    )
 
 
 def training_batch(rollout: RolloutBatch, advantages: Tensor) -> TrainingBatch:
@@ -143,6 +151,32 @@ def test_the_trainers_own_log_probs_are_not_computed_twice() -> None:
     callback.on_training_batch(run, hook, replace(batch, old_log_probs=own, old_is_sampled=False))
     callback.on_train_epoch_end(run, hook)
     assert module.logged == pytest.approx({name: expected[name] for name in NAMES})
+
+
+@pytest.mark.parametrize(
+    ("precision", "gap", "passes"),
+    [("32-true", 1e-6, [2, 1, 1]), ("32-true", 1e-2, [2, 2, 2]), ("bf16-mixed", 0.0, [2, 2, 2])],
+)
+def test_a_sampler_that_agrees_in_float32_scores_the_sample(
+    precision: Literal["32-true", "bf16-mixed"], gap: float, passes: list[int]
+) -> None:
+    """Once a sample has shown it; in bfloat16 the next one may differ."""
+    rollout = collection(3)
+    advantages = at_tokens(rollout, 3)
+    expected = measured(rollout, advantages, PolicyChange(3))
+    own = Module(policy_of(0)).policy_log_probs(rollout)
+    batch = replace(training_batch(rollout, advantages), old_log_probs=own + gap)
+    run, module, callback = trainer(precision=precision), Module(policy_of(0)), PolicyChange(3)
+    hook = cast(Any, module)
+    for made in passes:
+        before = module.passes
+        callback.on_rollout_start(run, hook, 0, len(rollout))
+        callback.on_training_batch(run, hook, batch)
+        module.policy, callback._recorded = policy_of(1), {}
+        callback.on_train_epoch_end(run, hook)
+        assert module.passes - before == made
+        assert module.logged == pytest.approx({name: expected[name] for name in NAMES}, rel=1e-3)
+        module.policy = policy_of(0)
 
 
 def test_rl_is_not_blamed_for_what_imitation_changed() -> None:

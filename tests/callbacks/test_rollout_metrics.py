@@ -14,7 +14,7 @@ from ragen_pl.distributed.collectives import gather_objects as gather
 from ragen_pl.rollout import rank_means
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.training.callback import RolloutCallback
-from ragen_pl.types import Completion, StopReason, Summary, TrajectoryGroup
+from ragen_pl.types import Completion, FormatFault, StopReason, Summary, TrajectoryGroup
 from tests.support.doubles import make_group, make_trajectory, make_turn
 
 NOTHING = cast(Any, None)
@@ -35,7 +35,7 @@ def two_trajectories() -> list[TrajectoryGroup]:
         success=True,
         stop_reason=StopReason.TERMINATED,
     )
-    bad = make_trajectory([make_turn(0.0, is_valid=False, response="?")], member=1)
+    bad = make_trajectory([make_turn(0.0, fault=FormatFault.NO_ANSWER, response="?")], member=1)
     return [TrajectoryGroup(0, 0, (good, bad))]
 
 
@@ -66,6 +66,8 @@ def test_rollout_metrics() -> None:
     assert metrics["rollout/turns"] == 1.5
     assert metrics["rollout/actions"] == 1.0
     assert metrics["rollout/thought_accuracy"] == 0.5
+    assert metrics["rollout/fault_no_answer"] == pytest.approx(1 / 3)
+    assert metrics["rollout/fault_cut_off"] == 0
     assert metrics["rollout/stop_terminated"] == metrics["rollout/stop_max_turns"] == 0.5
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ragen_pl.report.recorded_trajectories import index_file, read_trajectories
+from ragen_pl.types import FormatFault
 from tests.support.report_runs import record, write_records
 
 
@@ -44,6 +45,17 @@ def test_a_record_of_an_earlier_version_has_less(tmp_path: Path) -> None:
     assert found.turns[0].observation == "Up Left"
     assert found.turns[0].tokens is None
     assert (found.weight, found.alarm_level) == (None, None)
+
+
+def test_a_fault_is_read_and_one_of_a_later_version_is_left_out(tmp_path: Path) -> None:
+    new = record()
+    first, second = new["turns"]
+    first |= {"is_valid": False, "format_fault": "unknown_action"}
+    second |= {"is_valid": False, "format_fault": "of a later version"}
+    path = write_records(tmp_path, "rollout-00010.jsonl", [new])
+    (found,) = read_trajectories(index_file(path).entries)
+    assert [turn.format_fault for turn in found.turns] == [FormatFault.UNKNOWN_ACTION, None]
+    assert [turn.is_valid for turn in found.turns] == [False, False]
 
 
 def test_an_actor_without_a_model_says_nothing(tmp_path: Path) -> None:

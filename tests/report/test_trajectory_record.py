@@ -23,7 +23,7 @@ from ragen_pl.report.trajectory_record import (
     trajectory_record,
 )
 from ragen_pl.rollout.chat import Chat
-from ragen_pl.types import Completion, StopReason
+from ragen_pl.types import Completion, FormatFault, StopReason
 from tests.support.doubles import make_trajectory, make_turn
 from tests.support.toy_env import PROMPTS, make_learner
 
@@ -91,6 +91,14 @@ def test_without_estimates_or_a_model_the_fields_are_empty() -> None:
     VALIDATOR.validate(record)
     assert record["messages"][2]["content"] == CHAT.opening_tag + "Up</answer>"
     assert record["turns"][0]["tokens"]["text"] == []
+
+
+@pytest.mark.parametrize("fault", [None, *FormatFault])
+def test_why_a_response_did_not_follow_the_format_is_recorded(fault: FormatFault | None) -> None:
+    record = trajectory_record(make_trajectory([make_turn(fault=fault)]), CHAT, PLAYED)
+    VALIDATOR.validate(record)
+    assert record["turns"][0]["format_fault"] == fault
+    assert record["turns"][0]["is_valid"] is (fault is None)
 
 
 def test_a_record_of_a_failed_environment_is_valid() -> None:

@@ -206,7 +206,8 @@ def test_an_answer_that_never_stops_acts_but_is_not_valid() -> None:
     script = Script({(4, 0, 0): "more</answer>…"})
     played = play(script)[4, 0]
     first, second, *_ = played.turns
-    assert (first.is_valid, first.rewards["format"], first.actions) == (False, -0.1, ("more",))
+    assert (first.format_fault, first.actions) == ("cut_off", ("more",))
+    assert first.rewards["format"] == -0.1
     assert second.prompt_ids[0] == CHAT.markers.end, "the next context closes it"
 
 

@@ -197,7 +197,7 @@ def test_a_thought_that_comes_apart_is_no_part_of_an_answer_without_thoughts() -
 def test_an_answer_that_was_cut_off_is_not_valid() -> None:
     cut = completion("<think>lit</think><answer>on</answer>", "length")
     turn = play(lambda _: cut)[0].trajectories[0].turns[0]
-    assert (turn.is_valid, turn.actions) == (False, ("on",))
+    assert (turn.format_fault, turn.actions) == ("cut_off", ("on",))
 
 
 def test_a_failing_endpoint_ends_its_trajectories_and_no_other(
@@ -300,7 +300,7 @@ def test_tools_are_called_in_the_endpoint_s_own_form() -> None:
 
 def test_an_answer_without_a_call_is_followed_by_a_user_message() -> None:
     played, asked = play_tools(lambda _: completion("Hm"))
-    assert [(turn.actions, turn.is_valid) for turn in played.turns] == [((), False)] * 3
+    assert [(turn.actions, turn.format_fault) for turn in played.turns] == [((), "bad_call")] * 3
     roles = [message["role"] for message in asked[1]["messages"]]
     assert roles == ["system", "user", "assistant", "user"]
 
@@ -336,7 +336,7 @@ def test_wrong_calls_are_answered(arguments: Any, told: str, role: str) -> None:
 def test_only_the_first_call_is_carried_out() -> None:
     first, second = call("search", {"query": "a"}), call("search", {"query": "b"}, "2")
     played, asked = play_tools(searching(first, second))
-    assert not played.turns[0].is_valid
+    assert played.turns[0].format_fault == "bad_call"
     assert played.turns[0].actions == ('{"name": "search", "arguments": {"query": "a"}}',)
     assert asked[1]["messages"][2]["tool_calls"] == [first]
 

@@ -17,7 +17,7 @@ from ragen_pl.rollout.packing import (
     token_rows,
     trajectory_id,
 )
-from ragen_pl.types import Completion, StopReason, Summary, TokenRow, Trajectory, Turn
+from ragen_pl.types import Completion, FormatFault, StopReason, Summary, TokenRow, Trajectory, Turn
 from tests.support import toy_worlds as worlds
 
 
@@ -37,7 +37,7 @@ def turn(prompt: tuple[int, ...], sampled: tuple[int, ...], reward: float) -> Tu
         reached_keys=(),
         rewards={"env": reward, "format": -0.1},
         thought_reward=0.0,
-        is_valid=False,
+        format_fault=FormatFault.NO_ANSWER,
         thought_correct=None,
         thought_grounding=None,
     )

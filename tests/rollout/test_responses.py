@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen_pl.rollout.responses import find_blocks, parse_response
+from ragen_pl.types import FormatFault
 
 MOVES = ("Up", "Down", "Left", "Right")
 
@@ -55,24 +56,34 @@ def test_valid_means_every_part_was_known(parts: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "actions", "is_valid"),
+    ("text", "actions", "fault"),
     [
-        ("<think>a</think><answer>Up || down</answer>", ("Up", "Down"), True),
-        ("<think>a</think>\n<answer> Up </answer>\n", ("Up",), True),
-        ("<think>a</think><answer>Up || Fly || Left</answer>", ("Up", "Left"), False),
-        ("<think>a</think><answer>Up || Up || Up || Up</answer>", ("Up", "Up", "Up"), False),
-        ("<think>a</think><answer></answer>", (), False),
-        ("<think>a</think><answer>Up</answer> and more", ("Up",), False),
-        ("<think>a<answer>Up</answer>", (), False),
-        ("", (), False),
+        ("<think>a</think><answer>Up || down</answer>", ("Up", "Down"), None),
+        ("<think>a</think>\n<answer> Up </answer>\n", ("Up",), None),
+        ("<think>a</think><answer>Up || Fly || Left</answer>", ("Up", "Left"), "unknown_action"),
+        ("<think>a</think><answer>Up || Fly</answer> and more", ("Up",), "unknown_action"),
+        ("<think>a</think><answer>Up || Up || Up || Up</answer>", ("Up",) * 3, "too_many_actions"),
+        ("<think>a</think><answer></answer>", (), "no_answer"),
+        ("<think>a</think><answer>Up</answer> and more", ("Up",), "outside_text"),
+        ("Well: <think>a</think><answer>Up</answer>", ("Up",), "outside_text"),
+        ("<think>a<answer>Up</answer>", (), "no_answer"),
+        ("", (), "no_answer"),
     ],
 )
-def test_parsing_by_example(text: str, actions: tuple[str, ...], is_valid: bool) -> None:
+def test_parsing_by_example(text: str, actions: tuple[str, ...], fault: str | None) -> None:
     parsed = parse_response(text, think=True, known=MOVES, max_actions=3)
-    assert (parsed.actions, parsed.is_valid) == (actions, is_valid)
+    assert (parsed.actions, parsed.fault) == (actions, fault)
+    assert parsed.is_valid == (fault is None)
 
 
 def test_free_text_is_one_action() -> None:
     text = "<answer> go || north </answer>"
     parsed = parse_response(text, think=False, known=None, max_actions=1)
-    assert (parsed.actions, parsed.is_valid) == (("go || north",), True)
+    assert (parsed.actions, parsed.fault) == (("go || north",), None)
+    empty = parse_response("<answer> </answer>", think=False, known=None, max_actions=1)
+    assert (empty.actions, empty.fault) == ((), "no_answer")
+
+
+def test_every_fault_is_told_in_words() -> None:
+    told = [fault.told for fault in FormatFault]
+    assert len(set(told)) == len(told) == 6

@@ -24,6 +24,7 @@ from ragen_pl.rollout.rewards import (
     Truth,
     evaluate,
 )
+from ragen_pl.types import FormatFault
 
 TURN = PlayedTurn(
     number=0,
@@ -31,7 +32,7 @@ TURN = PlayedTurn(
     response="",
     thought="",
     actions=(),
-    is_valid=True,
+    format_fault=None,
     num_tokens=1,
     max_tokens=32,
     env_reward=2.0,
@@ -81,7 +82,7 @@ def test_a_longer_response_never_pays_less_nor_more_than_the_penalty(
 def test_terms_add_up_by_name_and_are_absent_where_they_do_not_apply() -> None:
     terms = {"form": Format(-0.2), "said": Truth(-0.5), "long": Overlong(4, -1.0)}
     assert evaluate(terms, TURN) == {"env": 2.0, "form": 0.0, "long": 0.0}
-    bad = replace(TURN, is_valid=False, thought_correct=False, num_tokens=32)
+    bad = replace(TURN, format_fault=FormatFault.CUT_OFF, thought_correct=False, num_tokens=32)
     assert evaluate(terms, bad) == {"env": 2.0, "form": -0.2, "said": -0.5, "long": -1.0}
     assert evaluate(terms, replace(TURN, thought_correct=True))["said"] == 0.0
     assert list(evaluate({}, TURN)) == ["env"]

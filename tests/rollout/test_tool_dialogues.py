@@ -254,7 +254,14 @@ def test_a_call_between_tags_reaches_the_environment_with_its_types(
     say(played, talk.response_text("I count.", [wrong]))
     assert "Error: times of count is 'many'; it must be an integer" in played.observation
     say(played, talk.response_text("I count.", ["count[7]"]).replace("arg_", "").replace(">", ""))
-    assert (played.turns[2].actions, played.turns[2].is_valid) == ((), False)
+    assert (played.turns[2].actions, played.turns[2].format_fault) == ((), "no_answer")
+
+
+def test_a_call_that_cannot_be_read_is_told_apart_from_missing_tags() -> None:
+    talk = chat("tagged", think=False, tools="template")
+    between = f"{talk.enclosure.opening}<<7{talk.enclosure.closing}"
+    faults = [talk.parse_whole(said, None, Counting().tools).fault for said in (between, "<<7")]
+    assert faults == ["bad_call", "no_answer"]
 
 
 @pytest.mark.parametrize(

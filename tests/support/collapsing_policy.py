@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import torch
 
-from ragen_pl.types import TrajectoryGroup
+from ragen_pl.types import FormatFault, TrajectoryGroup
 from tests.support.doubles import TinyData, TinyModule, make_group, make_trajectory, make_turn
 
 
@@ -16,7 +16,7 @@ def good() -> list[TrajectoryGroup]:
 
 def dead() -> list[TrajectoryGroup]:
     """Nothing that is said is understood."""
-    turns = [make_turn(is_valid=False, entropies=(3.0,)) for _ in range(5)]
+    turns = [make_turn(fault=FormatFault.NO_ANSWER, entropies=(3.0,)) for _ in range(5)]
     return [
         TrajectoryGroup(i, i, tuple(make_trajectory(turns, member=n) for n in range(4)))
         for i in range(4)

@@ -24,13 +24,13 @@ from ragen_pl.training.trainer import (
     is_done,
     rollout_callbacks,
 )
-from ragen_pl.types import Completion, StopReason, Trajectory, TrajectoryGroup, Turn
+from ragen_pl.types import Completion, FormatFault, StopReason, Trajectory, TrajectoryGroup, Turn
 
 
 def make_turn(
     reward: float = 0.0,
     *,
-    is_valid: bool = True,
+    fault: FormatFault | None = None,
     response: str = "Up</answer>",
     thought: str = "",
     entropies: Sequence[float] = (0.5, 0.5),
@@ -49,11 +49,11 @@ def make_turn(
         response=response,
         thought=thought,
         thought_tokens=min(n, len(thought.split())),
-        actions=("Up",) if is_valid else (),
-        reached_keys=("s",) if is_valid else (),
-        rewards={"env": reward, "format": 0.0 if is_valid else -0.1},
+        actions=() if fault else ("Up",),
+        reached_keys=() if fault else ("s",),
+        rewards={"env": reward, "format": -0.1 if fault else 0.0},
         thought_reward=0.0,
-        is_valid=is_valid,
+        format_fault=fault,
         thought_correct=thought_correct,
         thought_grounding=thought_grounding,
     )

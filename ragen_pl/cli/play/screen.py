@@ -115,9 +115,7 @@ class Screen:
         if shows_response:
             self._response(game, turn)
         executed = ", ".join(turn.actions) or "nothing"
-        valid = "valid" if turn.is_valid else "invalid"
-        if not turn.completion.stopped:
-            valid += ", cut off"
+        valid = "valid" if turn.format_fault is None else f"invalid: {turn.format_fault.told}"
         judged = {None: "", True: ", true thought", False: ", untrue thought"}
         correct = turn.thought_correct if turn.thought else None
         style = "green" if turn.is_valid else "red"

@@ -516,8 +516,8 @@
   }
   function turnCard(each, number, boards, row) {
     const parts = [];
-    const chips = [each.valid === false ? chip("format not followed", "bad") : null, each.correct === true ? chip("thought true", "good") : each.correct === false ? chip("thought false", "bad") : null,
-      each.stopped === false ? chip("cut off", "bad") : null, each.entropy === null || !each.tokens ? null : chip(`entropy ${each.entropy}`),
+    const chips = [each.valid === false ? chip(each.fault || "format not followed", "bad") : null, each.correct === true ? chip("thought true", "good") : each.correct === false ? chip("thought false", "bad") : null,
+      each.stopped === false && !each.fault ? chip("cut off", "bad") : null, each.entropy === null || !each.tokens ? null : chip(`entropy ${each.entropy}`),
       each.cut ? chip("context cut") : null];
     parts.push(make("div", { class: "turn-head" }, make("h2", {}, `Turn ${number + 1}`), chips));
     if (each.summary) parts.push(make("div", { class: "part" }, make("h3", {}, "Its summary before"), make("div", { class: "said", dir: "auto" }, each.summary)));

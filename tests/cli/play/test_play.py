@@ -107,7 +107,7 @@ def test_the_prompt_is_the_agents_token_for_token(play) -> None:  # type: ignore
 def test_an_untrained_policy_and_a_random_player_are_watched(play) -> None:  # type: ignore[no-untyped-def]
     text = play("--player=policy", "--temperature=1")
     assert "policy: untrained weights, temperature 1" in text
-    assert "(invalid" in text
+    assert "(invalid: cut off at the token limit" in text
     assert "not solved" in play("--player=random")
 
 

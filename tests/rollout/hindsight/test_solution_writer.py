@@ -34,7 +34,7 @@ from ragen_pl.rollout.hindsight.writer import (
 from ragen_pl.rollout.memory import Compact
 from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.rollout.transitions import SUCCESS, Transitions
-from ragen_pl.types import EpisodeId, TokenRow, Trajectory, TrajectoryGroup
+from ragen_pl.types import EpisodeId, FormatFault, TokenRow, Trajectory, TrajectoryGroup
 from tests.support.held_out import eval_seeds, layout_split, shown_states, start_keys
 from tests.support.lamps import Stairs
 from tests.support.words import vocabulary
@@ -457,7 +457,9 @@ def test_sampled_responses_are_imitated_unless_they_broke_the_format(
         solver, turns=tuple(replace(turn, thought_correct=None) for turn in solver.turns)
     )
     broken = replace(
-        solver.turns[0], is_valid=is_valid, thought_correct=False if is_valid else None
+        solver.turns[0],
+        format_fault=None if is_valid else FormatFault.OUTSIDE_TEXT,
+        thought_correct=False if is_valid else None,
     )
     solver = replace(solver, turns=(broken, *solver.turns[1:]))
     group = replace(group, trajectories=(solver, other))

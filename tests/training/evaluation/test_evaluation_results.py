@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ragen_pl.report.comparison import difference_of
 from ragen_pl.training.evaluation.results import PolicyResult, summarize
 from ragen_pl.training.evaluation.success_statistics import wilson_interval
-from ragen_pl.types import StopReason, Trajectory, TrajectoryGroup
+from ragen_pl.types import FormatFault, StopReason, Trajectory, TrajectoryGroup
 from tests.support.doubles import make_group, make_trajectory, make_turn
 
 
@@ -22,7 +22,7 @@ def eval_set(outcomes: list[bool], first_seed: int = 0) -> list[TrajectoryGroup]
 def test_summary() -> None:
     turns = [
         make_turn(1.0, thought_correct=True),
-        make_turn(0.0, is_valid=False, thought_correct=False),
+        make_turn(0.0, fault=FormatFault.NO_ANSWER, thought_correct=False),
     ]
     won = make_trajectory(turns, difficulty="2-3", success=True)
     lost = make_trajectory([make_turn(0.0)], difficulty="4-5", member=1)

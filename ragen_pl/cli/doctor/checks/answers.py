@@ -75,5 +75,5 @@ def _details(chat: Chat, turns: list[Turn]) -> list[str]:
 
 def _shown(opening: str, turn: Turn) -> str:
     actions = ", ".join(turn.actions) or "no action"
-    state = "valid" if turn.is_valid else "invalid"
+    state = "valid" if turn.format_fault is None else f"invalid: {turn.format_fault.told}"
     return f"{one_line(opening + turn.response, 160)}  →  {one_line(actions)} ({state})"
