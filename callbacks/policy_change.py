@@ -38,8 +38,9 @@ class PolicyChange(RolloutCallback):
     """The change of the policy by an iteration's update, measured on trajectories it learned from.
 
     A sample of the kept trajectories is scored before the first update and again after the last
-    one, before any step of hindsight imitation. In float32 the sampler's log-probs serve as the
-    first scores, once they have been found to be the trainer's. From the two it logs
+    one, before any step of hindsight imitation. In float32 the log-probs of an engine that samples
+    with the trainer's model serve as the first scores, once they have been found to agree. From the
+    two it logs
 
     - ``train/update_kl``: KL(before ‖ after) in nats per sampled token, by the estimator k3. Where
       a collection makes one update, ``train/approx_kl`` is 0 by definition, and this is what the
@@ -91,7 +92,7 @@ class PolicyChange(RolloutCallback):
     ) -> None:
         """Score the sample with the policy that collected it, unless the trainer has (in other
         micro-batches, whose rounding may differ) or the sampler's log-probs are known to be the
-        trainer's: an engine of its own may differ by as much as an update."""
+        trainer's: an engine with a model of its own may differ by as much as an update."""
         gains = batch.rollout.kept_tokens & (batch.advantages > 0)
         level = masked_mean(batch.old_log_probs.double().cpu(), gains.cpu(), all_reduce_sum)
         if all_reduce_sum(gains.sum().cpu()) > 0:
@@ -104,8 +105,10 @@ class PolicyChange(RolloutCallback):
         if batch.old_is_sampled and not self._sampler_agrees:
             own = learner(module).policy_log_probs(rollout)
             gap = log_prob_gap(own, before, rollout.kept_tokens)
-            is_exact = str(trainer.precision) == EXACT
-            self._sampler_agrees = is_exact and 0 <= gap <= MAX_LOG_PROB_GAP
+            may_agree = learner(module).engine.uses_trainer_model and (
+                str(trainer.precision) == EXACT
+            )
+            self._sampler_agrees = may_agree and 0 <= gap <= MAX_LOG_PROB_GAP
             # As in later iterations where they agree: a resumed run is the same.
             before = before if self._sampler_agrees else own
         self._sample = _Sample(rollout, before, gains[chosen])

@@ -520,7 +520,7 @@ class RolloutBatch(TokenBatch):
     """The environments, in the same order on every rank; without a mixture one, named ``""``."""
     sampled_values: Tensor | None = None
     """(B, T) float: the value head's value before each token when it was sampled; None if a
-    completion was sampled without values."""
+    completion was sampled without values, and in a ``TrainingBatch``, which has ``values``."""
 
     def __post_init__(self) -> None:
         shape = self.input_ids.shape

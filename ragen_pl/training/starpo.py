@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -268,6 +269,7 @@ class StarPO(pl.LightningModule):
                 reference = self.passes.log_probs(self.reference, rollout, kept)
             penalty = self.coefficients.reward_penalty(old, reference, rollout.loss_mask)
         advantages, returns = compute_advantages(rollout, values, self.algorithm, penalty)
+        rollout = replace(rollout, sampled_values=None)  # the batch has them as its values
         return TrainingBatch(rollout, old, values, advantages, returns, on_policy, is_sampled)
 
     def distill(
@@ -294,20 +296,24 @@ class StarPO(pl.LightningModule):
             values = self.values(rollout, valued) if reported is None else reported
             return sampled, values, True
         with self._no_grad():
-            old, values = self.passes.log_probs_and_values(
-                self.policy, self.value_function, rollout, kept, valued
-            )
+            if reported is None:
+                old, values = self.passes.log_probs_and_values(
+                    self.policy, self.value_function, rollout, kept, valued
+                )
+            else:
+                old, values = self.passes.log_probs(self.policy, rollout, kept), reported
         if self.optimization.old_log_probs == "recomputed":
             return old, values, False
         # A rollout of which nothing is kept proves nothing.
         self._log_probs_agree = check_log_prob_gap(old, sampled, rollout.loss_mask & kept[:, None])
-        # As in later iterations: a resumed run is the same.
-        return sampled, values if reported is None else reported, True
+        return sampled, values, True  # as in later iterations: a resumed run is the same
 
     def _sampled_values(self, rollout: RolloutBatch, chosen: Tensor) -> Tensor | None:
-        """Return the values that the sampler reported of the chosen trajectories, (B, T); None, on
-        all ranks, where it reports none, as of a critic with its own backbone."""
-        values = rollout.sampled_values if self.policy.value_head is not None else None
+        """Return the values that the sampler reported of the chosen trajectories, (B, T); None
+        without a value head, and on all ranks where the sampler of one reported none."""
+        if self.policy.value_head is None:
+            return None
+        values = rollout.sampled_values
         if any(gather_objects(values is None)):
             return None
         assert values is not None

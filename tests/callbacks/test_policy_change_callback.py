@@ -17,6 +17,7 @@ from callbacks import PolicyChange, policy_change
 from callbacks.policy_change import measure_change, sampled_trajectories
 from ragen_pl.models.policy import Policy
 from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.engines import VLLM, Engine, InProcess
 from ragen_pl.training import scoring
 from ragen_pl.training.scoring import ForwardPasses
 from ragen_pl.types import HindsightBatch, RolloutBatch, TrainingBatch
@@ -35,6 +36,7 @@ class Module:
 
     def __init__(self, policy: Policy) -> None:
         self.policy, self.logged, self.passes = policy, dict[str, float](), 0
+        self.engine: Engine = InProcess()
 
     def policy_log_probs(self, rollout: RolloutBatch) -> Tensor:
         self.passes += 1
@@ -154,20 +156,25 @@ def test_the_trainers_own_log_probs_are_not_computed_twice() -> None:
 
 
 @pytest.mark.parametrize(
-    ("precision", "gap", "passes"),
-    [("32-true", 1e-6, [2, 1, 1]), ("32-true", 1e-2, [2, 2, 2]), ("bf16-mixed", 0.0, [2, 2, 2])],
+    ("engine", "precision", "gap", "passes"),
+    [
+        (InProcess(), "32-true", 1e-6, [2, 1, 1]),
+        (InProcess(), "32-true", 1e-2, [2, 2, 2]),
+        (InProcess(), "bf16-mixed", 0.0, [2, 2, 2]),
+        (VLLM(), "32-true", 0.0, [2, 2, 2]),
+    ],
 )
 def test_a_sampler_that_agrees_in_float32_scores_the_sample(
-    precision: Literal["32-true", "bf16-mixed"], gap: float, passes: list[int]
+    engine: Engine, precision: Literal["32-true", "bf16-mixed"], gap: float, passes: list[int]
 ) -> None:
-    """Once a sample has shown it; in bfloat16 the next one may differ."""
+    """Once a sample has shown it; in bfloat16, and with another model, the next may differ."""
     rollout = collection(3)
     advantages = at_tokens(rollout, 3)
     expected = measured(rollout, advantages, PolicyChange(3))
     own = Module(policy_of(0)).policy_log_probs(rollout)
     batch = replace(training_batch(rollout, advantages), old_log_probs=own + gap)
     run, module, callback = trainer(precision=precision), Module(policy_of(0)), PolicyChange(3)
-    hook = cast(Any, module)
+    module.engine, hook = engine, cast(Any, module)
     for made in passes:
         before = module.passes
         callback.on_rollout_start(run, hook, 0, len(rollout))

@@ -25,7 +25,7 @@ from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.scoring import ForwardPasses, check_log_prob_gap
 from ragen_pl.training.starpo import StarPO
-from ragen_pl.types import TrainingBatch
+from ragen_pl.types import TrainingBatch, TrajectoryGroup
 from tests.support.doubles import make_trainer
 from tests.support.ranks import on_ranks
 from tests.support.toy_env import MODEL, PROMPTS, WORDS, NamedLamp, make_learner
@@ -90,11 +90,18 @@ class Silent(InProcess):
 
 
 class Watch(RolloutCallback):
-    """Keeps all training batches."""
+    """Keeps all training batches, and the values that the sampler reported."""
 
     def __init__(self) -> None:
         super().__init__()
         self.batches: list[TrainingBatch] = []
+        self.values: list[list[float]] = []
+
+    def on_rollout_end(
+        self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
+    ) -> None:
+        answers = [a for group in groups for t in group.trajectories for a in t.answers]
+        self.values.append([v for answer in answers for v in answer.completion.values or ()])
 
     def on_training_batch(
         self, trainer: Trainer, module: LightningModule, batch: TrainingBatch
@@ -104,12 +111,12 @@ class Watch(RolloutCallback):
 
 def train_with_a_value_head(
     engine: InProcess, old_log_probs: str = "recomputed", online_k: int = 1
-) -> tuple[StarPO, list[TrainingBatch]]:
+) -> tuple[StarPO, Watch]:
     watch = Watch()
     advantage = GAE(critic=CriticConfig(backbone="shared", warmup_iterations=0))
     module = StarPO(policy=MODEL, algorithm=Algorithm(advantage=advantage), engine=engine)
     module.vocabulary = list(WORDS)
-    return train(old_log_probs, 3, online_k, module, [watch]), watch.batches
+    return train(old_log_probs, 3, online_k, module, [watch]), watch
 
 
 def test_a_single_update_takes_a_value_heads_values_from_the_sampler(
@@ -121,65 +128,61 @@ def test_a_single_update_takes_a_value_heads_values_from_the_sampler(
     def refuse(*_: object) -> None:
         raise AssertionError("a pass of the policy before its update")
 
-    monkeypatch.setattr(ForwardPasses, "values", refuse)
-    monkeypatch.setattr(ForwardPasses, "log_probs_and_values", refuse)
+    for name in ("values", "log_probs", "log_probs_and_values"):
+        monkeypatch.setattr(ForwardPasses, name, refuse)
     sampled, from_sampler = train_with_a_value_head(InProcess())
-    for one, other in zip(from_pass, from_sampler, strict=True):
+    assert from_pass.values == [[]] * 3
+    for one, other in zip(from_pass.batches, from_sampler.batches, strict=True):
         assert one.on_policy
         assert other.on_policy
         assert (one.old_is_sampled, other.old_is_sampled) == (False, True)
-        assert one.rollout.sampled_values is None
+        assert other.rollout.sampled_values is None, "the batch has them as its values"
         torch.testing.assert_close(one.old_log_probs, other.old_log_probs, rtol=0, atol=1e-4)
         torch.testing.assert_close(one.values, other.values, rtol=0, atol=1e-4)
-    assert from_sampler[-1].values.std() > 0, "the last rollout has values that were learned"
+    assert from_sampler.batches[-1].values.std() > 0, "values that were learned"
     for name, value in sampled.state_dict().items():
         torch.testing.assert_close(value, scored.state_dict()[name], rtol=0, atol=1e-3)
 
 
-def counted_passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list that gets an entry for each pass for log-probs and values."""
-    calls: list[int] = []
-    score = ForwardPasses.log_probs_and_values
-
-    def counted(self: ForwardPasses, *args: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        calls.append(1)
-        return score(self, *args)
-
-    monkeypatch.setattr(ForwardPasses, "log_probs_and_values", counted)
-    return calls
-
-
-def test_sampled_log_probs_come_with_a_value_heads_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the first rollout, whose pass shows that sampler and trainer agree; its values are the
-    sampler's, too, so that a resumed run is the same."""
-    calls = counted_passes(monkeypatch)
-    _, batches = train_with_a_value_head(InProcess(), "sampled", online_k=2)
-    assert len(calls) == 1
-    for batch in batches:
-        assert batch.rollout.sampled_values is not None
-        assert batch.values.equal(batch.rollout.sampled_values * batch.rollout.kept[:, None])
+@pytest.mark.parametrize(("old", "passes"), [("recomputed", 3), ("sampled", 1)])
+def test_several_updates_take_a_value_heads_values_from_the_sampler_too(
+    old: str, passes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Old log-probs need a pass of their own, in the first rollout alone where they are sampled;
+    its values are the sampler's, too, so that a resumed run is the same."""
+    calls = counted_calls(monkeypatch, "log_probs")
+    _, watch = train_with_a_value_head(InProcess(), old, online_k=2)
+    assert len(calls) == passes
+    for batch, values in zip(watch.batches, watch.values, strict=True):
+        assert batch.values[batch.rollout.loss_mask].tolist() == pytest.approx(values)
 
 
 def test_a_rank_without_reported_values_makes_all_ranks_score(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    calls = counted_passes(monkeypatch)
+    calls = counted_calls(monkeypatch, "log_probs_and_values")
     monkeypatch.setattr(starpo, "gather_objects", lambda is_missing: [is_missing, True])
     train_with_a_value_head(InProcess())
     assert len(calls) == 3
 
 
+def counted_calls(monkeypatch: pytest.MonkeyPatch, name: str) -> list[int]:
+    """Return a list that gets an entry for each call of a pass."""
+    calls: list[int] = []
+    score = getattr(ForwardPasses, name)
+
+    def counted(self: ForwardPasses, *args: Any) -> Any:
+        calls.append(1)
+        return score(self, *args)
+
+    monkeypatch.setattr(ForwardPasses, name, counted)
+    return calls
+
+
 def test_runs_with_sampled_log_probs_agree_and_need_one_pass(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    calls: list[int] = []
-    score = ForwardPasses.log_probs
-
-    def counted(self: ForwardPasses, *args: torch.nn.Module) -> torch.Tensor:
-        calls.append(1)
-        return score(self, *args)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(ForwardPasses, "log_probs", counted)
+    calls = counted_calls(monkeypatch, "log_probs")
     recomputed = train("recomputed")
     assert len(calls) == 3
     sampled = train("sampled")

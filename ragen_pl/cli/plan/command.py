@@ -160,7 +160,6 @@ def plan_input_of(app: ConfiguredParts, architecture: PreTrainedConfig, device: 
         hindsight=app.datamodule.hindsight is not None,
         device=device,
         cuda_graphs=isinstance(engine, InProcess) and engine.cuda_graphs is not False,
-        reports_values=engine.reports_values,
         evaluation_context=app.datamodule.dialogues.max_context,
     )
 

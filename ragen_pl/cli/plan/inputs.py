@@ -61,7 +61,6 @@ class PlanInput:
         hindsight: Whether the policy's own solutions are imitated in hindsight.
         device: Kind of the device, ``cpu`` or any other.
         cuda_graphs: Whether decode steps are captured where they can be.
-        reports_values: Whether the sampler reports a value head's values.
         evaluation_context: Maximum tokens of a trajectory on the evaluation sets; 0 if none needs
             more than a rollout.
     """
@@ -75,7 +74,6 @@ class PlanInput:
     hindsight: bool = False
     device: str = "gpu"
     cuda_graphs: bool = True
-    reports_values: bool = True
     evaluation_context: int = 0
 
     @property

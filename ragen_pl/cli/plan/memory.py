@@ -21,8 +21,6 @@ from ragen_pl.cli.plan.passes import (
 BATCH_BYTES_PER_TOKEN = 60
 """Bytes of a token in ``RolloutBatch`` and ``TrainingBatch``: three int64, four bool, eight
 float32."""
-SAMPLED_VALUE_BYTES = 4
-"""Bytes of a token's value, from a sampler that reports those of a value head."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,5 +166,4 @@ def _batch_bytes(plan_input: PlanInput, cluster: Cluster) -> int:
     optimizer batches."""
     rows = plan_input.rows(cluster) * plan_input.sequences
     tokens = rows * plan_input.rollout.max_context
-    reports_values = plan_input.algorithm.values_from_policy and plan_input.reports_values
-    return 2 * tokens * (BATCH_BYTES_PER_TOKEN + SAMPLED_VALUE_BYTES * reports_values)
+    return 2 * BATCH_BYTES_PER_TOKEN * tokens

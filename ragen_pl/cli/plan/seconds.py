@@ -125,15 +125,12 @@ def pass_work(plan_input: PlanInput, cluster: Cluster) -> PassWork:
     backbone = sizes.forward_operations(tokens, 0, context)
     algorithm, trainable = plan_input.algorithm, plan_input.trainable
     optimization = plan_input.optimization
-    needs_values = networks.policy.value_head is not None and not plan_input.reports_values
-    has_old_pass = optimization.old_log_probs == "recomputed" and (
-        needs_values  # which the same pass gives
-        or not optimization.reuses_own_log_probs(algorithm, rollout.is_on_policy)
+    has_critic = networks.critic is not None  # a value head's values come with the sampled tokens
+    has_old_pass = (
+        optimization.old_log_probs == "recomputed"
+        and not optimization.reuses_own_log_probs(algorithm, rollout.is_on_policy)
     )
-    has_critic = networks.critic is not None
-    has_values_pass = needs_values and not has_old_pass
-    scored = policy * (has_old_pass + (networks.reference is not None))
-    scored += backbone * (has_critic + has_values_pass)
+    scored = policy * (has_old_pass + (networks.reference is not None)) + backbone * has_critic
     passes = training_passes(is_frozen=trainable.lora is not None)
     itemsize = _BF16_BYTES if plan_input.bf16 else 4
     return PassWork(

@@ -153,7 +153,10 @@ class FusedDecoder:
             logits = self.head(states).contiguous().float()
             if self.value_head is None:
                 return logits
-            return with_value(logits, self.value_head(states))
+            # As the trainer does, which casts this product, too.
+            is_low = self.dtype != torch.float32
+            with torch.autocast(self.device, self.dtype, enabled=is_low):
+                return with_value(logits, self.value_head(states))
 
     def _heads(
         self, layer: _Layer, x: Tensor, cos: Tensor, sin: Tensor
@@ -180,5 +183,5 @@ class FusedDecoder:
 
 
 def with_value(logits: Tensor, values: Tensor) -> Tensor:
-    """Return logits (n, V) with the values (n,) as a last column."""
-    return torch.cat([logits, values[:, None]], dim=1)
+    """Return logits (n, V) with the values (n,) as a last column, in the logits' type."""
+    return torch.cat([logits, values[:, None].to(logits.dtype)], dim=1)

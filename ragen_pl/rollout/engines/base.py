@@ -32,9 +32,9 @@ class Sampler(Generate, Protocol):
 class Engine(ABC):
     """An interface to build a sampler; its constructor's arguments are configuration keys."""
 
-    reports_values: ClassVar[bool] = False
-    """Whether completions have the values of a policy with a value head; the trainer then needs no
-    pass of its own for them where it needs none for log-probs."""
+    uses_trainer_model: ClassVar[bool] = False
+    """Whether it samples with the trainer's own model, so that in float32 its log-probs are the
+    trainer's."""
 
     @abstractmethod
     def check(self, processes: int) -> None:

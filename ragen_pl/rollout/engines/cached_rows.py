@@ -171,7 +171,7 @@ class CachedRows:
         """
         compact_below = _COMPACT_BELOW_CAPTURED if self._is_captured else _COMPACT_BELOW
         device = logits.device
-        sampled = SampledTokens.empty(*(len(logits), noise.shape[1]), with_values=self.with_values)
+        sampled = SampledTokens.empty(len(logits), noise.shape[1], with_values=self.with_values)
         order = np.arange(len(logits))
         active = order[: len(noise)]  # rows of the block, and of the cache, that still sample
         for step in range(sampling.max_new_tokens):

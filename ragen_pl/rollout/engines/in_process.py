@@ -52,7 +52,7 @@ class InProcess(Engine):
     """
 
     cuda_graphs: bool | None = None
-    reports_values: ClassVar[bool] = True
+    uses_trainer_model: ClassVar[bool] = True
 
     def check(self, processes: int) -> None:
         """Refuse CUDA graphs on a machine without a GPU.

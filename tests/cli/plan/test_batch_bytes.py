@@ -5,23 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import Literal
 
-import pytest
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
-from ragen_pl.algorithms.config import Algorithm
-from ragen_pl.algorithms.estimators import GAE, CriticConfig
-from ragen_pl.cli.plan.memory import BATCH_BYTES_PER_TOKEN, SAMPLED_VALUE_BYTES
+from ragen_pl.cli.plan.memory import BATCH_BYTES_PER_TOKEN
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.evaluation.sets import EvaluationConfig
-from ragen_pl.training.starpo import StarPO
 from ragen_pl.types import TensorBatch, TrainingBatch
 from tests.support.doubles import make_trainer
-from tests.support.toy_env import MODEL, PROMPTS, WORDS, NamedLamp
+from tests.support.toy_env import PROMPTS, NamedLamp, make_learner
 
 
 class Keep(RolloutCallback):
@@ -44,10 +39,7 @@ def tensors(batch: TensorBatch) -> Iterator[Tensor]:
             yield value
 
 
-@pytest.mark.parametrize("backbone", ["separate", "shared"])
-def test_a_token_of_a_collected_batch_takes_the_planned_bytes(
-    tmp_path: Path, backbone: Literal["separate", "shared"]
-) -> None:
+def test_a_token_of_a_collected_batch_takes_the_planned_bytes(tmp_path: Path) -> None:
     data = RolloutDataModule(
         env=NamedLamp(),
         eval_sets={"default": NamedLamp()},
@@ -58,11 +50,8 @@ def test_a_token_of_a_collected_batch_takes_the_planned_bytes(
         evaluation=EvaluationConfig(size=2),
     )
     keep = Keep()
-    learner = StarPO(MODEL, Algorithm(advantage=GAE(critic=CriticConfig(backbone=backbone))))
-    learner.vocabulary = list(WORDS)
-    make_trainer(tmp_path, 1, [keep]).fit(learner, datamodule=data)
+    make_trainer(tmp_path, 1, [keep]).fit(make_learner(), datamodule=data)
     of_tokens = [each for each in tensors(keep.batch) if each.ndim == 2]
     shape = keep.batch.rollout.input_ids.shape
     assert all(each.shape == shape for each in of_tokens)
-    planned = BATCH_BYTES_PER_TOKEN + (SAMPLED_VALUE_BYTES if backbone == "shared" else 0)
-    assert sum(each.nbytes for each in of_tokens) == planned * shape.numel()
+    assert sum(each.nbytes for each in of_tokens) == BATCH_BYTES_PER_TOKEN * shape.numel()

@@ -78,22 +78,20 @@ def test_more_passes_over_a_rollout_take_as_many_updates_and_need_old_log_probs(
 
 
 @pytest.mark.parametrize("old", ["recomputed", "sampled"])
-def test_a_value_head_has_one_pass_before_a_single_update(
-    old: Literal["recomputed", "sampled"],
-) -> None:
-    """Of the whole policy, which gives old log-probs with the values, or of its backbone; and none
-    where the sampler reports values."""
+def test_a_value_heads_values_need_no_pass(old: Literal["recomputed", "sampled"]) -> None:
+    """They come with the sampled tokens; several updates need old log-probs, unless sampled."""
     given = plan_input()
     shared = replace(
         given,
         algorithm=replace(given.algorithm, advantage=GAE(critic=CriticConfig(backbone="shared"))),
         optimization=replace(given.optimization, old_log_probs=old),
-        reports_values=False,
     )
+    twice = replace(shared, rollout=replace(shared.rollout, ppo_epochs=2))
     sizes = DecoderSizes.of(MetaNetworks.of(shared).model)
-    sampled = 12 * shared.sequences * shared.sampled_tokens if old == "recomputed" else 0
-    assert pass_work(shared, Cluster()).score_pass == sizes.forward_operations(12 * 64, sampled, 32)
-    assert pass_work(replace(shared, reports_values=True), Cluster()).score_pass == 0
+    sampled = 12 * shared.sequences * shared.sampled_tokens
+    whole = sizes.forward_operations(12 * 64, sampled, 32)
+    assert pass_work(shared, Cluster()).score_pass == 0
+    assert pass_work(twice, Cluster()).score_pass == (whole if old == "recomputed" else 0)
 
 
 def test_more_processes_share_the_groups_and_a_quicker_device_takes_less() -> None:

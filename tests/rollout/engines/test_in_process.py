@@ -233,11 +233,20 @@ def test_in_bf16_sampler_and_trainer_are_one_policy_to_the_last_bit(held: torch.
             nn.init.normal_(weight, std=0.05)
         elif not weight.requires_grad:
             weight.data = weight.data.to(held)
+    policy = Policy(language.model, with_values=True)
+    assert policy.value_head is not None
+    nn.init.normal_(policy.value_head.weight, std=0.05)
     engine = InProcessSampler(
-        language.model, stop_id=-1, seed=0, max_context=256, autocast=bfloat16_casts
+        language.model,
+        stop_id=-1,
+        seed=0,
+        max_context=256,
+        autocast=bfloat16_casts,
+        value_head=policy.value_head,
     )
     rows = [[3, *(5 + (7 * i + member // 4) % 30 for i in range(150))] for member in range(16)]
     sampled = [[0.0] * len(row) for row in rows]
+    values = [[0.0] * len(row) for row in rows]
     with torch_threads(2):
         for turn in range(2):
             requests = [
@@ -247,14 +256,19 @@ def test_in_bf16_sampler_and_trainer_are_one_policy_to_the_last_bit(held: torch.
                 seen = [4, *range(20, 22 + member)]
                 rows[member] += [*completion.token_ids, *seen]
                 sampled[member] += [*completion.log_probs, *(0.0 for _ in seen)]
+                values[member] += [*(completion.values or ()), *(0.0 for _ in seen)]
         assert len(engine.parts) == (2 if has_packed_products(torch.bfloat16) else 1)
         assert isinstance(engine.decode_step, FusedDecoder)
         ids = pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=-1)
         expected = pad_sequence([torch.tensor(row) for row in sampled], batch_first=True)
         with bfloat16_casts():
-            found = Policy(language.model)(ids.clamp(min=0), expected != 0, ids >= 0).log_probs
+            found = policy(ids.clamp(min=0), expected != 0, ids >= 0)
     assert (expected != 0).sum() == 16 * 2 * 8
-    torch.testing.assert_close(found, expected, rtol=0, atol=0.0 if IS_EXACT else 0.2)
+    atol = 0.0 if IS_EXACT else 0.2
+    torch.testing.assert_close(found.log_probs, expected, rtol=0, atol=atol)
+    expected = pad_sequence([torch.tensor(row) for row in values], batch_first=True)
+    torch.testing.assert_close(found.values, expected, rtol=0, atol=atol)
+    assert expected.std() > 0.2
 
 
 def bfloat16_casts() -> torch.autocast:
