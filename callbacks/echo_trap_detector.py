@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, replace
 from typing import Any
@@ -21,7 +22,13 @@ from ragen_pl.rollout.rank_means import RankMeans
 from ragen_pl.training.access import learner
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.trainer import announce, may_stop
-from ragen_pl.types import Phase, Trajectory, TrajectoryGroup, trainable_trajectories
+from ragen_pl.types import (
+    FormatFault,
+    Phase,
+    Trajectory,
+    TrajectoryGroup,
+    trainable_trajectories,
+)
 
 GRAD_NORM, APPROX_KL = "train/grad_norm_policy", "train/approx_kl"
 _ROUNDING = 1e-5
@@ -32,8 +39,8 @@ _TEACH_FORMAT = (
     "(data.rollout.max_response_tokens)"
 )
 _NO_VALID_TURN = (
-    "no turn of the first RL collection follows the response format, so rewards do not depend on "
-    f"the policy's actions: {_TEACH_FORMAT}"
+    "no turn of the first RL collection follows the response format ({faults}), so rewards do not "
+    f"depend on the policy's actions: {_TEACH_FORMAT}"
 )
 
 
@@ -177,7 +184,8 @@ class EchoTrapDetector(RolloutCallback):
             history = self._histories.setdefault(name, [])
             history.append(indicators)
             if len(history) == 1 and indicators.valid_format == 0.0:
-                announce(trainer, f"{name}: {_NO_VALID_TURN}" if name else _NO_VALID_TURN)
+                told = _NO_VALID_TURN.format(faults=_faults_told(by_env.get(name, [])))
+                announce(trainer, f"{name}: {told}" if name else told)
             own = assess(history, self.baseline_iterations, self.thresholds)
             place = f"collapse/{name}" if name else "collapse"
             self.record({f"{place}/{key}": value for key, value in own.ratios.items()})
@@ -307,6 +315,15 @@ def measure(
         approx_kl=means.get("approx_kl"),
         update_kl=means.get("update_kl"),
     )
+
+
+def _faults_told(groups: Sequence[TrajectoryGroup]) -> str:
+    """Return why turns do not follow the format, with shares over all ranks, most frequent first;
+    every rank must call it."""
+    own = Counter(t.format_fault for each in trainable_trajectories(groups) for t in each.turns)
+    found = sum(gather_objects(own), Counter[FormatFault | None]())
+    shares = ((fault, count / found.total()) for fault, count in found.most_common())
+    return ", ".join(f"{share:.0%} {fault.told}" for fault, share in shares if fault is not None)
 
 
 def _add_trajectory(averages: RankMeans, trajectory: Trajectory, weight: float) -> None:

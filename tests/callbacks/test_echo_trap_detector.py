@@ -193,7 +193,8 @@ def test_a_collapse_stops_the_run_and_says_why(capsys: pytest.CaptureFixture[str
 def test_a_policy_that_never_answers_is_named_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     run(EchoTrapDetector(), make_trainer(), [dead(), dead()])
     (line,) = capsys.readouterr().out.splitlines()
-    assert "no turn of the first RL collection" in line
+    told = "no turn of the first RL collection follows the response format"
+    assert f"{told} (100% no answer in the format's tags), so" in line
     assert "data.warm_start.iterations" in line
 
 
