@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from torch import nn
 
 from benchmarks.steps import Steps
 from benchmarks.workload import PROMPTS, Clerk, RandomModel, ReadAgain, Workload, pieces
@@ -62,14 +61,9 @@ class FixedLength(InProcess):
     """An engine whose responses never end early."""
 
     def build(
-        self,
-        language: LanguageModel,
-        seed: int,
-        max_context: int,
-        autocast: Autocast,
-        value_head: nn.Module | None = None,
+        self, language: LanguageModel, seed: int, max_context: int, autocast: Autocast
     ) -> InProcessSampler:
-        decoder = super().build(language, seed, max_context, autocast, value_head)
+        decoder = super().build(language, seed, max_context, autocast)
         decoder.stop_id = -1
         return decoder
 

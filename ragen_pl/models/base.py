@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from peft import PeftModel
+from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
@@ -24,6 +25,9 @@ class LanguageModel:
     """Largest context, in tokens, that the model was trained for; None for no limit."""
     adapted: PeftModel | None = None
     """The same model as peft's object, if it has adapters."""
+    value_head: nn.Module | None = None
+    """A head of values on the model's last hidden states, which a sampler may report; None without
+    one."""
 
     def check_context(self, max_context: int) -> None:
         """Refuse contexts that are too long for the model.

@@ -210,8 +210,8 @@ class StarPO(pl.LightningModule):
 
     def _build_sampler(self, max_context: int) -> Sampler:
         autocast = self.trainer.precision_plugin.forward_context
-        value_head = self.policy.value_head
-        return self.engine.build(self.language, self.seed, max_context, autocast, value_head)
+        language = replace(self.language, value_head=self.policy.value_head)
+        return self.engine.build(language, self.seed, max_context, autocast)
 
     def configure_optimizers(self) -> list[torch.optim.Optimizer]:
         """Return the optimizer of the warm start and RL, whose parameter groups are named

@@ -82,12 +82,7 @@ class HotEngine(InProcess):
     sampler: ClassVar[type[InProcessSampler]] = _Hot
 
     def build(
-        self,
-        language: LanguageModel,
-        seed: int,
-        max_context: int,
-        autocast: Autocast,
-        value_head: nn.Module | None = None,
+        self, language: LanguageModel, seed: int, max_context: int, autocast: Autocast
     ) -> InProcessSampler:
         return self.sampler(
             language.model,

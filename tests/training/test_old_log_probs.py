@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from torch import nn
 
 from ragen_pl.algorithms.config import Algorithm, Optimization
 from ragen_pl.algorithms.estimators import GAE, CriticConfig
@@ -79,14 +78,9 @@ class Silent(InProcess):
     """An engine that reports no values."""
 
     def build(
-        self,
-        language: LanguageModel,
-        seed: int,
-        max_context: int,
-        autocast: Autocast,
-        value_head: nn.Module | None = None,
+        self, language: LanguageModel, seed: int, max_context: int, autocast: Autocast
     ) -> InProcessSampler:
-        return super().build(language, seed, max_context, autocast)
+        return super().build(replace(language, value_head=None), seed, max_context, autocast)
 
 
 class Watch(RolloutCallback):

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from ragen_pl.algorithms.coefficients import LossCoefficients
 from ragen_pl.algorithms.config import Algorithm, Optimization
@@ -39,12 +38,7 @@ class Biased(InProcess):
     """Its engine."""
 
     def build(
-        self,
-        language: LanguageModel,
-        seed: int,
-        max_context: int,
-        autocast: Autocast,
-        value_head: nn.Module | None = None,
+        self, language: LanguageModel, seed: int, max_context: int, autocast: Autocast
     ) -> Hotter:
         end = language.markers.end
         return Hotter(language.model, stop_id=end, seed=seed, max_context=max_context)

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import ClassVar, Protocol
 
-from torch import nn
-
 from ragen_pl.models.base import LanguageModel
 from ragen_pl.types import Generate, Request
 
@@ -49,22 +47,16 @@ class Engine(ABC):
 
     @abstractmethod
     def build(
-        self,
-        language: LanguageModel,
-        seed: int,
-        max_context: int,
-        autocast: Autocast,
-        value_head: nn.Module | None = None,
+        self, language: LanguageModel, seed: int, max_context: int, autocast: Autocast
     ) -> Sampler:
         """Build the sampler.
 
         Args:
-            language: The policy, whose weights are taken at ``Sampler.reset``.
+            language: The policy, whose weights are taken at ``Sampler.reset``; an engine may report
+                the values of its value head.
             seed: The run's seed; samples are a function of it and of the row's identity.
             max_context: Upper bound of a row's length in tokens.
             autocast: The trainer's autocast, for engines that compute with the trainer's model.
-            value_head: The policy's value head, for engines that report values: a function of its
-                last hidden states.
         """
 
 

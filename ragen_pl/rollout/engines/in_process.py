@@ -66,12 +66,7 @@ class InProcess(Engine):
             )
 
     def build(
-        self,
-        language: LanguageModel,
-        seed: int,
-        max_context: int,
-        autocast: Autocast,
-        value_head: nn.Module | None = None,
+        self, language: LanguageModel, seed: int, max_context: int, autocast: Autocast
     ) -> InProcessSampler:
         """Build the sampler."""
         where_possible = None if self.cuda_graphs is False else CaptureOrRun()
@@ -83,7 +78,7 @@ class InProcess(Engine):
             autocast=autocast,
             new_capture=GraphCapturer if self.cuda_graphs else where_possible,
             must_capture=self.cuda_graphs is True,
-            value_head=value_head,
+            value_head=language.value_head,
         )
 
 

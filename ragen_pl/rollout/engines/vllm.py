@@ -18,7 +18,6 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from lightning.pytorch.utilities.seed import isolate_rng
-from torch import nn
 
 from ragen_pl.models.base import LanguageModel
 from ragen_pl.models.lora import merged_weights
@@ -76,15 +75,9 @@ class VLLM(Engine):
             )
 
     def build(
-        self,
-        language: LanguageModel,
-        seed: int,
-        max_context: int,
-        autocast: Autocast,
-        value_head: nn.Module | None = None,
+        self, language: LanguageModel, seed: int, max_context: int, autocast: Autocast
     ) -> VLLMSampler:
-        """Start vLLM with the policy's architecture; its weights are random until ``reset``. It
-        reports no values."""
+        """Start vLLM with the policy's architecture; its weights are random until ``reset``."""
         # Weights are copied within this process; must be set before vllm is imported.
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")  # else it prints over the display
