@@ -18,7 +18,7 @@ from ragen_pl.distributed.sharding import summon_full_params
 from ragen_pl.models.policy import evaluation_mode
 from ragen_pl.ops.gradient_norms import gradient_norms, quantile_buckets
 from ragen_pl.ops.group_advantages import group_statistics, trajectory_returns
-from ragen_pl.rollout.packing import micro_batches
+from ragen_pl.rollout.micro_batching import micro_batches
 from ragen_pl.training.access import learner
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.scoring import forward_policy

@@ -467,6 +467,11 @@ class TokenBatch(TensorBatch):
         return int(self.input_ids.shape[0])
 
     @property
+    def tokens(self) -> TokenBatch:
+        """The batch itself, as other batches have their tokens."""
+        return self
+
+    @property
     def lengths(self) -> Tensor:
         """(B,) int: tokens of each row."""
         return self.attention_mask.sum(1)
@@ -568,6 +573,11 @@ class TrainingBatch(TensorBatch):
 
     def __len__(self) -> int:
         return len(self.rollout)
+
+    @property
+    def tokens(self) -> TokenBatch:
+        """The tokens alone."""
+        return self.rollout
 
     @property
     def lengths(self) -> Tensor:

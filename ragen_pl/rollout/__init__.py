@@ -12,7 +12,8 @@ from ragen_pl.rollout.curriculum import ByDifficulty, Curriculum, TargetSuccess,
 from ragen_pl.rollout.demonstrations import WarmStart, demonstrate
 from ragen_pl.rollout.engines import VLLM, Engine, InProcess
 from ragen_pl.rollout.memory import Compact, Full, Memory, State, Window
-from ragen_pl.rollout.packing import micro_batches, pack
+from ragen_pl.rollout.micro_batching import micro_batches
+from ragen_pl.rollout.packing import pack
 from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.rollout.rewards import Format, Grounding, Overlong, PlayedTurn, RewardTerm, Truth
 from ragen_pl.rollout.teachers import Solver, Teacher

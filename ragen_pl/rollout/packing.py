@@ -1,33 +1,28 @@
-"""Training sequences as token rows, padded into batches, and these cut into micro-batches."""
+"""Training sequences as token rows, padded into batches."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Self, TypeVar
+from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from ragen_pl.ops.shape_buckets import round_down
 from ragen_pl.rollout.config import MAX_GROUP_SIZE
 from ragen_pl.types import (
     Answer,
-    PolicyBatch,
     RolloutBatch,
     TokenBatch,
     TokenRow,
     TokenSequence,
-    TrainingBatch,
     Trajectory,
     Turn,
     token_sequences,
 )
-
-Batch = TypeVar("Batch", TokenBatch, PolicyBatch, TrainingBatch)
 
 
 def member_of(trajectory_id: int) -> int:
@@ -187,46 +182,3 @@ def _state_id(anchor_key: str) -> int:
     """Hash a state's key, which may be any text, to an integer that is the same on every rank."""
     digest = hashlib.blake2b(anchor_key.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1  # within a signed 64-bit integer
-
-
-def length_buckets(lengths: Tensor, token_budget: int) -> Iterator[Tensor]:
-    """Cut rows into micro-batches of similar length whose padded size stays within a budget.
-
-    Args:
-        lengths: (B,) tokens per row.
-        token_budget: Upper bound of the number of rows times the longest row; a row that is longer
-            is a micro-batch of its own.
-
-    Yields:
-        Row indices, every row exactly once.
-    """
-    order = torch.argsort(lengths, descending=True, stable=True)
-    at = 0
-    while at < len(order):
-        longest = max(1, int(lengths[order[at]]))
-        count = rows_within(token_budget, longest)
-        yield order[at : at + count]
-        at += count
-
-
-def rows_within(token_budget: int, longest: int) -> int:
-    """Return the number of rows of a micro-batch whose longest row is given, rounded down to a
-    shape bucket."""
-    return round_down(max(1, token_budget // longest))
-
-
-def micro_batches(
-    batch: Batch, chosen: Tensor, token_budget: int
-) -> Iterator[tuple[Tensor, Batch]]:
-    """Yield the chosen rows as micro-batches: (row indices, these rows cut to the longest).
-
-    Args:
-        batch: Batch of B rows.
-        chosen: (B,) bool: the rows to yield.
-        token_budget: As in ``length_buckets``.
-    """
-    index = torch.nonzero(chosen)[:, 0]
-    lengths = batch.lengths[index].cpu()
-    for rows in length_buckets(lengths, token_budget):
-        at = index[rows.to(index.device)]
-        yield at, batch.rows(at).cut(int(lengths[rows].max()))

@@ -11,7 +11,7 @@ from torch import Tensor
 from ragen_pl.distributed.collectives import all_reduce_max, gather_objects
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.policy import Policy, PolicyOutput
-from ragen_pl.rollout.packing import Batch, micro_batches
+from ragen_pl.rollout.micro_batching import Batch, micro_batches
 from ragen_pl.types import RolloutBatch, TokenBatch
 
 ValueFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -85,6 +85,10 @@ class ForwardPasses:
     """Padded tokens of one micro-batch."""
     device: torch.device
     """Device of the networks; the rollout may be on another."""
+    most_left: float | None = None
+    """Where the networks compute equal prompts once: the largest fraction of a micro-batch's tokens
+    that may then be left. Micro-batches are cut by prompt rather than by length where that leaves
+    fewer tokens."""
 
     def micro_batches(self, batch: Batch, chosen: Tensor) -> Iterator[tuple[Tensor, Batch]]:
         """Yield (row indices, micro-batch) of the chosen rows, (B,) bool; every rank must call it.
@@ -92,7 +96,7 @@ class ForwardPasses:
         All ranks get the same number, because sharded networks exchange weights and gradients in
         every pass: a rank with fewer micro-batches of its own ends with some without rows.
         """
-        own = list(micro_batches(batch, chosen, self.token_budget))
+        own = list(micro_batches(batch, chosen, self.token_budget, self.most_left))
         no_rows = torch.zeros(0, dtype=torch.long, device=chosen.device)
         missing = max(gather_objects(len(own))) - len(own)
         yield from own

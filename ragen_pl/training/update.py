@@ -40,7 +40,7 @@ from ragen_pl.ops.losses import (
 )
 from ragen_pl.ops.masked import explained_variance, masked_sum
 from ragen_pl.ops.policy_change import effective_share, trajectory_log_weights
-from ragen_pl.rollout.packing import Batch
+from ragen_pl.rollout.micro_batching import Batch
 from ragen_pl.training.scoring import (
     MAX_LOG_PROB_GAP,
     ForwardPasses,

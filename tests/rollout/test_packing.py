@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen_pl.rollout.packing import (
-    length_buckets,
     member_of,
     pack,
     token_batch,
@@ -140,15 +139,6 @@ def test_ids_tell_members() -> None:
     member = trajectory([turn((7,), (1,), 1.0)], member=3)
     assert member_of(trajectory_id(member)) == 3
     assert pack([member], weights=[1.0]).trajectory_ids.tolist() == [trajectory_id(member)]
-
-
-@given(st.lists(st.integers(1, 50), min_size=1, max_size=40), st.integers(1, 200))
-def test_micro_batches_hold_every_row_once_within_budget(lengths: list[int], budget: int) -> None:
-    sizes = torch.tensor(lengths)
-    parts = list(length_buckets(sizes, budget))
-    assert sorted(torch.cat(parts).tolist()) == list(range(len(lengths)))
-    for part in parts:
-        assert len(part) == 1 or len(part) * int(sizes[part].max()) <= budget
 
 
 def test_equal_states_have_equal_ids_and_success_is_kept() -> None:

@@ -17,7 +17,7 @@ from ragen_pl.algorithms.policy_losses import CISPO, GSPO, LogLikelihood
 from ragen_pl.models.policy import PolicyOutput
 from ragen_pl.ops.advantages import reward_to_go
 from ragen_pl.ops.losses import Aggregation, KLEstimator
-from ragen_pl.rollout.packing import micro_batches
+from ragen_pl.rollout.micro_batching import micro_batches
 from ragen_pl.training.update import (
     LossDenominators,
     PolicyObjective,

@@ -10,7 +10,7 @@ from ragen_pl.algorithms.config import Algorithm, Optimization
 from ragen_pl.distributed.fsdp import Replicas, num_replicas
 from ragen_pl.models.trainable import TrainableModel
 from ragen_pl.rollout.config import RolloutConfig
-from ragen_pl.rollout.packing import rows_within
+from ragen_pl.rollout.micro_batching import rows_within
 
 
 @dataclass(frozen=True)

@@ -172,9 +172,19 @@ class SharedPrompts:
         return torch.cat(parts, dim=2)[:, None]
 
 
-def _most_left(backbone: Any) -> float:
-    wide = backbone.get_input_embeddings().embedding_dim >= _WIDE
-    return _MOST_LEFT_WIDE if wide else _MOST_LEFT
+def most_left_by_prompt(backbone: nn.Module) -> float | None:
+    """Return the largest fraction of a micro-batch's tokens that may be left for a backbone to
+    compute equal prompts once, if rows of one prompt are best in one micro-batch; else None.
+
+    A narrow backbone is better off with rows of like length.
+    """
+    is_shared = is_known_and_unwrapped(backbone, backbone) and _is_wide(backbone)
+    is_on_cpu = all(weight.device.type == "cpu" for weight in backbone.parameters())
+    return _MOST_LEFT_WIDE if is_shared and is_on_cpu else None
+
+
+def _is_wide(backbone: Any) -> bool:
+    return bool(backbone.get_input_embeddings().embedding_dim >= _WIDE)
 
 
 def _common_prefix(input_ids: Tensor) -> int:
@@ -191,7 +201,8 @@ def states_sharing_prompts(
     Args and returns as in ``states_at``.
     """
     if _can_share(backbone, input_ids):
-        shared = SharedPrompts.of(input_ids, positions, _most_left(backbone))
+        most_left = _MOST_LEFT_WIDE if _is_wide(backbone) else _MOST_LEFT
+        shared = SharedPrompts.of(input_ids, positions, most_left)
         if shared is not None:
             return shared.states(cast(Any, backbone))
     return states_at(backbone, input_ids, padding, positions)
