@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from peft import PeftModel
+from peft.tuners.lora import Linear as LoraLinear
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -18,7 +20,7 @@ from ragen_pl.distributed.snapshot import restore_snapshot, take_snapshot
 from ragen_pl.models import PretrainedModel
 from ragen_pl.models.export import ADAPTER, export_policy
 from ragen_pl.models.kernels.rms_norm import use_fused_rms_norm
-from ragen_pl.models.lora import LoRA
+from ragen_pl.models.lora import FusedLoraLinear, LoRA
 from ragen_pl.models.policy import Policy
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart
@@ -238,3 +240,43 @@ def test_wrong_layers_and_sizes_are_named(folder: Path) -> None:
         LoRA(rank=0)
     with pytest.raises(ValueError, match=r"target_modules is empty"):
         LoRA(target_modules=())
+
+
+def adapted_layer(folder: Path) -> Any:
+    """Return one of a model's layers, with an adapter that has an effect."""
+    model = plain_model(folder)
+    LoRA(rank=4, alpha=8).attach(model, 0)
+    layer: Any = model.get_submodule("model.layers.0.mlp.up_proj")
+    torch.nn.init.normal_(layer.lora_B["default"].weight)
+    assert type(layer) is FusedLoraLinear
+    return layer
+
+
+def test_a_layer_with_an_adapter_computes_what_the_library_does(folder: Path) -> None:
+    layer = adapted_layer(folder)
+    other = copy.deepcopy(layer)
+    other.__class__ = LoraLinear
+    x = torch.randn(2, 5, layer.in_features)
+    torch.testing.assert_close(layer(x), other(x), atol=1e-5, rtol=1e-5)
+    for each in (layer, other):
+        each(x).square().sum().backward()
+    for name, weight in layer.named_parameters():
+        torch.testing.assert_close(weight.grad, other.get_parameter(name).grad)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(layer(x), other(x)), "rounded where the library rounds"
+    low = x.bfloat16()
+    assert torch.equal(layer.bfloat16()(low), other.bfloat16()(low))
+
+
+def test_a_layer_whose_adapter_is_switched_off_or_merged_computes_as_the_library(
+    folder: Path,
+) -> None:
+    layer = adapted_layer(folder)
+    x = torch.randn(3, layer.in_features)
+    adapted, plain = layer(x), layer.base_layer(x)
+    assert not torch.allclose(adapted, plain)
+    layer.enable_adapters(False)
+    assert torch.equal(layer(x), plain)
+    layer.enable_adapters(True)
+    layer.merge()
+    torch.testing.assert_close(layer(x), adapted, atol=1e-5, rtol=1e-5)
