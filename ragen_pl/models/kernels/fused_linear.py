@@ -47,7 +47,7 @@ class FusedLinear:
     bias: Tensor | None
     blocks: tuple[Tensor, ...] | None
     adapter: AdapterMatrices | None = None
-    """The layers' adapters as one, of all their ranks; None for layers without adapters."""
+    """The layers' adapters as one, of all their ranks; None where no layer has one."""
 
     @classmethod
     def of(cls, layers: Sequence[nn.Module], dtype: torch.dtype) -> FusedLinear:
@@ -60,7 +60,11 @@ class FusedLinear:
         if not adapters:
             return fused
         down = torch.cat([each.down for each in adapters])
-        up = torch.block_diag(*(each.up for each in adapters))  # type: ignore[no-untyped-call]
+        blocks = [  # nothing is added to the outputs of a layer without an adapter
+            down.new_zeros(len(base.weight), 0) if adapter is None else adapter.up
+            for base, adapter in parts
+        ]
+        up = torch.block_diag(*blocks)  # type: ignore[no-untyped-call]
         joined = AdapterMatrices(pack(down.to(dtype)), pack(up.to(dtype)), adapters[0].scaling)
         return replace(fused, adapter=joined)
 
@@ -126,11 +130,11 @@ class FusedLinear:
 
 def alike(layers: Sequence[nn.Module]) -> bool:
     """Return whether linear layers with the same input can be fused: all or none have a bias, and
-    all or none have an adapter, of one scaling."""
+    those with an adapter have one scaling."""
     parts = [split_adapter(layer) for layer in layers]
     biases = {base.bias is None for base, _ in parts}
-    scalings = {None if adapter is None else adapter.scaling for _, adapter in parts}
-    return len(biases) == 1 and len(scalings) == 1
+    scalings = {adapter.scaling for _, adapter in parts if adapter is not None}
+    return len(biases) == 1 and len(scalings) <= 1
 
 
 def _in_blocks(weights: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:

@@ -207,6 +207,8 @@ def distance(one: list[Tensor], other: list[Tensor]) -> float:
         (None, "llama"),
         (None, "qwen2"),
         (("q_proj", "k_proj", "v_proj"), "llama"),
+        (("q_proj", "v_proj"), "llama"),
+        (("v_proj", "up_proj"), "qwen2"),
         (("down_proj", "lm_head"), "llama"),
     ],
 )
@@ -291,7 +293,6 @@ def with_bf16_norm() -> PreTrainedModel:
 REFUSED: dict[str, Callable[[], PreTrainedModel]] = {
     "merged adapters": with_merged_adapters,
     "several adapters": with_further_adapters,
-    "adapters on some of the fused layers": lambda: with_adapters(("q_proj", "v_proj")),
     "adapters of unlike scalings": with_unlike_scalings,
     "a listener": with_listener,
     "another part": with_another_part,
