@@ -460,7 +460,8 @@ class Optimization:
             pretrained models. AdamW takes its largest steps for tokens that are seen once in many
             updates, with the least evidence; a small model with single tokens for the rows of a
             board has many of these.
-        tokens_per_micro_batch: Padded tokens of one forward and backward pass.
+        tokens_per_micro_batch: Tokens of one forward and backward pass, padding included; prompts
+            that are computed once count once.
         gradient_checkpointing: Whether to save only the inputs of layers for the backward pass and
             recompute the rest: less memory, a third more time.
         compile: Whether to compile each layer for the score pass and the update with torch.compile.

@@ -100,15 +100,23 @@ class FusedLoraLinear(LoraLinear):
 
     def forward(self, x: Tensor, *args: Any, **more: Any) -> Tensor:
         """Map rows (…, in) to (…, out)."""
-        is_changed = args or more or not is_plain_adapter_part(self)
-        if is_changed or x.dtype.itemsize < 4 or torch.is_autocast_enabled(x.device.type):
+        if args or more or x.dtype.itemsize < 4 or not self._is_fused(x):
             return super().forward(x, *args, **more)  # type: ignore[no-any-return]
         base, adapter = _parts(self)
-        types = {x.dtype, base.weight.dtype, adapter.down.dtype, adapter.up.dtype}
-        if base.weight.requires_grad or len(types) > 1:
-            return super().forward(x)  # type: ignore[no-any-return]
         down, up = adapter.down, adapter.up
         return adapted_linear(x, base.weight, base.bias, down, up, adapter.scaling)
+
+    def _is_fused(self, x: Tensor) -> bool:
+        """Return whether the function computes what the library would, for rows in the type of all
+        weights."""
+        if x.device.type == "meta" or torch.is_autocast_enabled(x.device.type):
+            return False
+        if not is_plain_adapter_part(self):
+            return False
+        base, adapter = _parts(self)
+        types = {x.dtype, base.weight.dtype, adapter.down.dtype, adapter.up.dtype}
+        is_frozen = not any(weight.requires_grad for weight in base.parameters())
+        return is_frozen and len(types) == 1
 
 
 def split_adapter(layer: nn.Module) -> tuple[nn.Linear, AdapterMatrices | None]:
@@ -136,14 +144,16 @@ def is_plain_adapter_part(part: nn.Module) -> bool:
     does no more, or a container within one."""
     if not isinstance(part, LoraLinear):
         return type(part) in (nn.ModuleDict, nn.ParameterDict, nn.Identity, BufferDict)
-    (name, *others) = part.active_adapters
+    names = [name for name in part.active_adapters if name in part.lora_A]
     return (
         type(part) in (LoraLinear, FusedLoraLinear)
-        and not others
+        and type(part.get_base_layer()) is nn.Linear
+        and len(names) == len(part.active_adapters) == 1
         and not part.merged
         and not part.disable_adapters
         and not part.lora_variant
-        and part.lora_B[name].bias is None
+        and isinstance(part.lora_dropout[names[0]], nn.Identity)
+        and part.lora_B[names[0]].bias is None
     )
 
 

@@ -2,41 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import partial
 from typing import TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from ragen_pl.models.kernels.shared_prompts import PromptSharing
 from ragen_pl.ops.shape_buckets import round_down
 from ragen_pl.types import PolicyBatch, TokenBatch, TrainingBatch
 
 Batch = TypeVar("Batch", TokenBatch, PolicyBatch, TrainingBatch)
 Prompt = tuple[int, ...]
 
+_MOST_WHOLE = 1.5
+"""Largest size of a micro-batch's whole rows, in token budgets: attention holds the keys, values
+and scores of each row's prompt, though it is read once."""
+
 
 def micro_batches(
-    batch: Batch, chosen: Tensor, token_budget: int, most_left: float | None = None
+    batch: Batch, chosen: Tensor, token_budget: int, sharing: PromptSharing | None = None
 ) -> Iterator[tuple[Tensor, Batch]]:
     """Yield the chosen rows as micro-batches: (row indices, these rows cut to the longest).
+
+    They are cut by length, or by prompt, where that leaves fewer tokens to compute.
 
     Args:
         batch: Batch of B rows.
         chosen: (B,) bool: the rows to yield.
-        token_budget: As in ``length_buckets``.
-        most_left: As in ``prompt_buckets``, for networks that compute equal prompts once; None for
-            others.
+        token_budget: Upper bound of a micro-batch's tokens, padding included, as ``length_buckets``
+            and ``prompt_buckets`` count them.
+        sharing: How the networks compute equal prompts once; None if they do not.
     """
     index = torch.nonzero(chosen)[:, 0]
     lengths = batch.lengths[index].cpu()
     parts = list(length_buckets(lengths, token_budget))
-    if most_left is not None:
+    if sharing is not None:
         prompts = _prompts(batch.tokens, index)
-        buckets = prompt_buckets(prompts, lengths.tolist(), token_budget, most_left)
+        buckets = prompt_buckets(prompts, lengths.tolist(), token_budget, sharing)
         padded = sum(len(rows) * int(lengths[rows].max()) for rows in parts)
-        if sum(bucket.computed_tokens(most_left) for bucket in buckets) < padded:
+        if sum(bucket.computed_tokens(sharing) for bucket in buckets) < padded:
             parts = [torch.tensor(bucket.rows) for bucket in buckets]
     for rows in parts:
         at = index[rows.to(index.device)]
@@ -74,75 +82,101 @@ class PromptBucket:
     """Rows of a micro-batch, those of a prompt together."""
 
     rows: tuple[int, ...]
-    prompts: tuple[Prompt, ...]
-    """What each of them begins with."""
-    lengths: tuple[int, ...]
-    """Tokens of each, its prompt included."""
+    prompts: int
+    """Number of distinct prompts."""
+    prompt: int
+    """Tokens of the longest prompt."""
+    rest: int
+    """Tokens of the longest rest of a row."""
+    length: int
+    """Tokens of the longest row."""
+    is_shared: bool
+    """Whether every row has a prompt."""
+
+    @classmethod
+    def of_prompt(cls, prompt: int, lengths: Sequence[int], rows: Sequence[int]) -> PromptBucket:
+        """Return rows of one prompt, the longest first.
+
+        Args:
+            prompt: Tokens of the prompt.
+            lengths: Tokens of all rows.
+            rows: Indices of these.
+        """
+        longest = lengths[rows[0]]
+        return cls(tuple(rows), 1, prompt, longest - prompt, longest, prompt > 0)
 
     def __add__(self, other: PromptBucket) -> PromptBucket:
-        prompts, lengths = self.prompts + other.prompts, self.lengths + other.lengths
-        return PromptBucket(self.rows + other.rows, prompts, lengths)
+        """Return both as one, as if they had no prompt in common."""
+        return PromptBucket(
+            self.rows + other.rows,
+            self.prompts + other.prompts,
+            max(self.prompt, other.prompt),
+            max(self.rest, other.rest),
+            max(self.length, other.length),
+            self.is_shared and other.is_shared,
+        )
 
-    def __getitem__(self, part: slice) -> PromptBucket:
-        return PromptBucket(self.rows[part], self.prompts[part], self.lengths[part])
+    @property
+    def whole_tokens(self) -> int:
+        """Tokens of whole rows, padding included."""
+        return len(self.rows) * self.length
 
-    def computed_tokens(self, most_left: float) -> int:
-        """Return the tokens to compute, padding included: those of prompts once, if at most such a
-        fraction of all is then left."""
-        whole, prompts = len(self.rows) * max(self.lengths), set(self.prompts)
-        rests = [n - len(prompt) for n, prompt in zip(self.lengths, self.prompts, strict=True)]
-        shared = len(prompts) * max(map(len, prompts)) + len(rests) * max(rests)
-        return shared if shared <= most_left * whole else whole
+    def computed_tokens(self, sharing: PromptSharing) -> int:
+        """Return an upper bound of the tokens to compute, padding included.
+
+        Every thread reads the prompts of its rows, which follow each other.
+        """
+        reads = min(self.prompts + sharing.threads - 1, len(self.rows))
+        shared = reads * self.prompt + len(self.rows) * self.rest
+        is_worth_it = self.is_shared and shared <= sharing.most_left * self.whole_tokens
+        return shared if is_worth_it else self.whole_tokens
+
+    def fits(self, token_budget: int, sharing: PromptSharing) -> bool:
+        """Return whether it is a micro-batch within the budget, or cannot be cut."""
+        is_within = self.computed_tokens(sharing) <= token_budget
+        is_held = self.whole_tokens <= _MOST_WHOLE * token_budget
+        return len(self.rows) == 1 or (is_within and is_held)
 
 
 def prompt_buckets(
-    prompts: Sequence[Prompt], lengths: Sequence[int], token_budget: int, most_left: float
+    prompts: Sequence[Prompt], lengths: Sequence[int], token_budget: int, sharing: PromptSharing
 ) -> list[PromptBucket]:
     """Cut rows into micro-batches of few prompts each, whose tokens are computed once.
 
     Rows of one prompt that do not fit into one are cut evenly, since threads share those of each.
 
     Args:
-        prompts: What each row begins with.
+        prompts: What each row has before its first learned token; nothing if it has none.
         lengths: Tokens of each row, its prompt included.
-        token_budget: Upper bound of a micro-batch's computed tokens; a row that has more is a
-            micro-batch of its own.
-        most_left: Largest fraction of a micro-batch's tokens that may be left for its prompts to be
-            computed once.
+        token_budget: Upper bound of a micro-batch's computed tokens; its whole rows have one and a
+            half times as many at most. A row that has more is a micro-batch of its own.
+        sharing: How the networks compute equal prompts once.
 
     Returns:
         Micro-batches in which every row is exactly once.
     """
-
-    def fits(bucket: PromptBucket) -> bool:
-        return len(bucket.rows) == 1 or bucket.computed_tokens(most_left) <= token_budget
-
     of_prompt: dict[Prompt, list[int]] = {}
     for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
         of_prompt.setdefault(prompts[row], []).append(row)
     buckets: list[PromptBucket] = []
     for prompt, rows in of_prompt.items():
-        of_rows = (prompt,) * len(rows), tuple(lengths[row] for row in rows)
-        for part in _cut_evenly(PromptBucket(tuple(rows), *of_rows), fits):
-            if buckets and fits(buckets[-1] + part):
-                buckets[-1] += part
+        bucket = partial(PromptBucket.of_prompt, len(prompt), lengths)
+        fewest = next(
+            parts
+            for parts in range(1, len(rows) + 1)
+            if bucket(rows[: -(-len(rows) // parts)]).fits(token_budget, sharing)
+        )
+        for part in np.array_split(rows, fewest):
+            own = bucket(part.tolist())
+            if buckets and (buckets[-1] + own).fits(token_budget, sharing):
+                buckets[-1] += own
             else:
-                buckets.append(part)
+                buckets.append(own)
     return buckets
 
 
-def _cut_evenly(bucket: PromptBucket, fits: Callable[[PromptBucket], bool]) -> list[PromptBucket]:
-    """Cut a bucket into the fewest parts of equal numbers of rows, up to one, that fit."""
-    rows = len(bucket.rows)
-    for number in range(1, rows + 1):
-        ends = [rows * end // number for end in range(number + 1)]
-        parts = [bucket[slice(*part)] for part in pairwise(ends)]
-        if all(map(fits, parts)):
-            break
-    return parts
-
-
 def _prompts(tokens: TokenBatch, index: Tensor) -> list[Prompt]:
-    """Return what the rows at an index have before their first learned token."""
+    """Return what the rows at an index have before their first learned token; nothing if they have
+    none."""
     ids, first = tokens.input_ids[index], tokens.loss_mask[index].int().argmax(1)
     return [tuple(row[:end]) for row, end in zip(ids.tolist(), first.tolist(), strict=True)]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from ragen_pl.distributed.collectives import all_reduce_max, gather_objects
 from ragen_pl.errors import ConfigError
+from ragen_pl.models.kernels.shared_prompts import PromptSharing
 from ragen_pl.models.policy import Policy, PolicyOutput
 from ragen_pl.rollout.micro_batching import Batch, micro_batches
 from ragen_pl.types import RolloutBatch, TokenBatch
@@ -82,13 +84,16 @@ class ForwardPasses:
     """
 
     token_budget: int
-    """Padded tokens of one micro-batch."""
+    """Tokens of one micro-batch, padding included."""
     device: torch.device
     """Device of the networks; the rollout may be on another."""
-    most_left: float | None = None
-    """Where the networks compute equal prompts once: the largest fraction of a micro-batch's tokens
-    that may then be left. Micro-batches are cut by prompt rather than by length where that leaves
-    fewer tokens."""
+    sharing: PromptSharing | None = None
+    """How the networks compute equal prompts once, by which micro-batches are then cut."""
+
+    @classmethod
+    def of(cls, policy: Policy, token_budget: int, device: torch.device) -> Self:
+        """Return the passes of a policy, and of networks with a backbone like its own."""
+        return cls(token_budget, device, PromptSharing.of(policy.model.base_model))
 
     def micro_batches(self, batch: Batch, chosen: Tensor) -> Iterator[tuple[Tensor, Batch]]:
         """Yield (row indices, micro-batch) of the chosen rows, (B,) bool; every rank must call it.
@@ -96,7 +101,7 @@ class ForwardPasses:
         All ranks get the same number, because sharded networks exchange weights and gradients in
         every pass: a rank with fewer micro-batches of its own ends with some without rows.
         """
-        own = list(micro_batches(batch, chosen, self.token_budget, self.most_left))
+        own = list(micro_batches(batch, chosen, self.token_budget, self.sharing))
         no_rows = torch.zeros(0, dtype=torch.long, device=chosen.device)
         missing = max(gather_objects(len(own))) - len(own)
         yield from own

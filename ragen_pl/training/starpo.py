@@ -36,7 +36,6 @@ from ragen_pl.distributed.sharding import frozen_base_weights
 from ragen_pl.errors import ConfigError
 from ragen_pl.models import EmbeddedModel, Endpoint, LanguageModel, PolicyModel
 from ragen_pl.models.endpoint import EndpointClient
-from ragen_pl.models.kernels.shared_prompts import most_left_by_prompt
 from ragen_pl.models.lora import LoRA
 from ragen_pl.models.model_fingerprint import ModelFingerprint
 from ragen_pl.models.policy import Critic, Policy, drop_embedding_gradients
@@ -341,8 +340,8 @@ class StarPO(pl.LightningModule):
     @property
     def passes(self) -> ForwardPasses:
         """Forward passes within the token budget of a micro-batch."""
-        most_left = most_left_by_prompt(self.policy.model.base_model)
-        return ForwardPasses(self.optimization.tokens_per_micro_batch, self.device, most_left)
+        budget = self.optimization.tokens_per_micro_batch
+        return ForwardPasses.of(self.policy, budget, self.device)
 
     @contextmanager
     def _no_grad(self) -> Iterator[None]:

@@ -9,10 +9,10 @@ from typing import Any, cast
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
-from peft import PeftModel
+from peft import LoraConfig, PeftModel
 from peft.tuners.lora import Linear as LoraLinear
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, GPT2Config, PreTrainedModel
 
 from ragen_pl.algorithms.config import Algorithm, KLPenalty, Optimization
 from ragen_pl.algorithms.estimators import GAE, CriticConfig
@@ -242,20 +242,24 @@ def test_wrong_layers_and_sizes_are_named(folder: Path) -> None:
         LoRA(target_modules=())
 
 
-def adapted_layer(folder: Path) -> Any:
-    """Return one of a model's layers, with an adapter that has an effect."""
+def adapted_layers(folder: Path, others: dict[str, LoraConfig]) -> tuple[Any, Any]:
+    """Return one of a model's layers, whose adapters have an effect, and its copy as the library
+    computes it."""
     model = plain_model(folder)
-    LoRA(rank=4, alpha=8).attach(model, 0)
+    adapted = LoRA(rank=4, alpha=8).attach(model, 0)
+    for name, config in others.items():
+        adapted.add_adapter(name, config)
     layer: Any = model.get_submodule("model.layers.0.mlp.up_proj")
-    torch.nn.init.normal_(layer.lora_B["default"].weight)
+    for up in layer.lora_B.values():
+        torch.nn.init.normal_(up.weight)
     assert type(layer) is FusedLoraLinear
-    return layer
+    other: Any = copy.deepcopy(layer)
+    other.__class__ = LoraLinear
+    return layer, other
 
 
 def test_a_layer_with_an_adapter_computes_what_the_library_does(folder: Path) -> None:
-    layer = adapted_layer(folder)
-    other = copy.deepcopy(layer)
-    other.__class__ = LoraLinear
+    layer, other = adapted_layers(folder, {})
     x = torch.randn(2, 5, layer.in_features)
     torch.testing.assert_close(layer(x), other(x), atol=1e-5, rtol=1e-5)
     for each in (layer, other):
@@ -268,15 +272,41 @@ def test_a_layer_with_an_adapter_computes_what_the_library_does(folder: Path) ->
     assert torch.equal(layer.bfloat16()(low), other.bfloat16()(low))
 
 
-def test_a_layer_whose_adapter_is_switched_off_or_merged_computes_as_the_library(
-    folder: Path,
-) -> None:
-    layer = adapted_layer(folder)
+def test_a_layer_that_was_changed_computes_as_the_library(folder: Path) -> None:
+    config = LoraConfig(r=2, lora_alpha=4, lora_dropout=0.5, target_modules=["up_proj"])
+    layer, other = adapted_layers(folder, {"doubtful": config})
     x = torch.randn(3, layer.in_features)
     adapted, plain = layer(x), layer.base_layer(x)
     assert not torch.allclose(adapted, plain)
+    for names in ("doubtful", ["default", "doubtful"], "unknown", "default"):
+        found = []
+        for each in (layer, other):
+            each.set_adapter(names)
+            torch.manual_seed(0)
+            found.append(each(x))
+        torch.testing.assert_close(*found, atol=1e-5, rtol=1e-5)
     layer.enable_adapters(False)
     assert torch.equal(layer(x), plain)
     layer.enable_adapters(True)
     layer.merge()
     torch.testing.assert_close(layer(x), adapted, atol=1e-5, rtol=1e-5)
+    layer.unmerge()
+    assert layer(x[:0]).shape == (0, layer.out_features)
+
+
+def test_layers_with_transposed_weights_take_adapters() -> None:
+    """GPT-2's; the library adapts them by the class that it has for linear layers."""
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {
+        "vocab_size": 60,
+        "n_embd": 8,
+        "n_layer": 1,
+        "n_head": 2,
+        "n_positions": 32,
+    }
+    config = GPT2Config(**sizes, bos_token_id=None, eos_token_id=None)
+    model = AutoModelForCausalLM.from_config(config).eval()  # type: ignore[no-untyped-call]
+    before = log_probs(model)
+    LoRA(rank=2, alpha=4).attach(model, 0)
+    model.eval()
+    torch.testing.assert_close(log_probs(model), before)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,15 @@ import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
+from torch import Tensor
 
 from callbacks import EntropyLogger
 from ragen_pl.algorithms.config import Optimization
 from ragen_pl.errors import ConfigError
+from ragen_pl.models.kernels import shared_prompts
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart
+from ragen_pl.rollout.micro_batching import PromptBucket, prompt_buckets
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.evaluation.sets import EvaluationConfig
@@ -70,6 +74,28 @@ class StopEarly(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         trainer.should_stop = True
+
+
+def test_micro_batches_of_one_prompt_make_the_same_updates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def learned() -> dict[str, Tensor]:
+        module = make_learner()
+        module.optimization = replace(module.optimization, tokens_per_micro_batch=64)
+        return fit(epochs=2, module=module)[0].state_dict()
+
+    by_length, parts = learned(), list[int]()
+
+    def counted(*given: Any) -> list[PromptBucket]:
+        buckets = prompt_buckets(*given)
+        parts.append(len(buckets))
+        return buckets
+
+    monkeypatch.setattr(shared_prompts, "_WIDE", 1)
+    monkeypatch.setattr("ragen_pl.rollout.micro_batching.prompt_buckets", counted)
+    for name, weight in learned().items():
+        torch.testing.assert_close(weight, by_length[name], rtol=0, atol=1e-5)
+    assert len(parts) >= 2, "an update of each iteration"
 
 
 def test_memory_is_given_back_after_each_pass(monkeypatch: pytest.MonkeyPatch) -> None:

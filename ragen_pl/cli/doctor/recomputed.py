@@ -40,7 +40,8 @@ def recompute(subject: ExaminedRun) -> Recomputed | None:
     model.train()  # as in a run; there is no dropout
     policy = Policy(model, parts.model.algorithm.values_from_policy)
     policy.to(model.device)
-    passes = ForwardPasses(parts.model.optimization.tokens_per_micro_batch, model.device)
+    budget = parts.model.optimization.tokens_per_micro_batch
+    passes = ForwardPasses.of(policy, budget, model.device)
     log_probs, entropy = torch.zeros_like(rollout.rewards), torch.zeros_like(rollout.rewards)
     everyone = torch.ones(len(rollout), dtype=torch.bool)
     with torch.no_grad(), loaded.autocast():

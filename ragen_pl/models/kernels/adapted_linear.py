@@ -29,7 +29,7 @@ def adapted_linear(
     """
     rows = x.reshape(-1, x.shape[-1])
     product = _AdaptedProduct.apply(rows, weight, bias, down, up, scaling)  # type: ignore[no-untyped-call]
-    return product.view(*x.shape[:-1], -1)  # type: ignore[no-any-return]
+    return product.view(*x.shape[:-1], len(weight))  # type: ignore[no-any-return]
 
 
 class _AdaptedProduct(torch.autograd.Function):

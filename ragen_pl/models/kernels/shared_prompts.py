@@ -172,15 +172,26 @@ class SharedPrompts:
         return torch.cat(parts, dim=2)[:, None]
 
 
-def most_left_by_prompt(backbone: nn.Module) -> float | None:
-    """Return the largest fraction of a micro-batch's tokens that may be left for a backbone to
-    compute equal prompts once, if rows of one prompt are best in one micro-batch; else None.
+@dataclass(frozen=True, slots=True)
+class PromptSharing:
+    """How a backbone computes equal prompts of a micro-batch once."""
 
-    A narrow backbone is better off with rows of like length.
-    """
-    is_shared = is_known_and_unwrapped(backbone, backbone) and _is_wide(backbone)
-    is_on_cpu = all(weight.device.type == "cpu" for weight in backbone.parameters())
-    return _MOST_LEFT_WIDE if is_shared and is_on_cpu else None
+    most_left: float
+    """Largest fraction of the tokens that may be left for it to do so."""
+    threads: int
+    """Threads that each read the prompts of their part of the rows."""
+
+    @classmethod
+    def of(cls, backbone: nn.Module) -> PromptSharing | None:
+        """Return how a backbone does, if rows of one prompt are best in one micro-batch; else None.
+
+        A narrow backbone is better off with rows of like length.
+        """
+        is_shared = is_known_and_unwrapped(backbone, backbone) and _is_wide(backbone)
+        is_on_cpu = all(weight.device.type == "cpu" for weight in backbone.parameters())
+        if not is_shared or not is_on_cpu:
+            return None
+        return cls(_MOST_LEFT_WIDE, torch.get_num_threads())
 
 
 def _is_wide(backbone: Any) -> bool:

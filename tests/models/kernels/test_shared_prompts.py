@@ -16,8 +16,8 @@ from ragen_pl.models.kernels.attention import NAME, SDPA
 from ragen_pl.models.kernels.last_layer import enable_gather, states_at
 from ragen_pl.models.kernels.rms_norm import use_fused_rms_norm
 from ragen_pl.models.kernels.shared_prompts import (
+    PromptSharing,
     SharedPrompts,
-    most_left_by_prompt,
     states_sharing_prompts,
 )
 from ragen_pl.models.lora import LoRA
@@ -201,10 +201,10 @@ def test_padding_that_would_lengthen_the_angles_of_longrope_reads_whole_rows(
     assert (wrong - found).abs().max() > 1e-3, "which other angles would have changed"
 
 
-def test_micro_batches_are_cut_by_prompt_for_wide_models_that_may_run_twice() -> None:
+def test_prompts_matter_to_wide_models_that_may_run_twice() -> None:
     wide = make_model(hidden_size=512)
-    assert most_left_by_prompt(wide.base_model) == 0.8
-    assert most_left_by_prompt(make_model().base_model) is None
+    assert PromptSharing.of(wide.base_model) == PromptSharing(0.8, torch.get_num_threads())
+    assert PromptSharing.of(make_model().base_model) is None
     layers: Any = wide.base_model.layers
     layers[0].register_forward_hook(lambda *_: None)
-    assert most_left_by_prompt(wide.base_model) is None
+    assert PromptSharing.of(wide.base_model) is None
