@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -143,7 +143,8 @@ def prompt_buckets(
 ) -> list[PromptBucket]:
     """Cut rows into micro-batches of few prompts each, whose tokens are computed once.
 
-    Rows of one prompt that do not fit into one are cut evenly, since threads share those of each.
+    Rows of one prompt that do not fit into one are cut evenly, each part with as many rows for
+    every thread, where that is possible.
 
     Args:
         prompts: What each row has before its first learned token; nothing if it has none.
@@ -161,18 +162,31 @@ def prompt_buckets(
     buckets: list[PromptBucket] = []
     for prompt, rows in of_prompt.items():
         bucket = partial(PromptBucket.of_prompt, len(prompt), lengths)
-        fewest = next(
-            parts
-            for parts in range(1, len(rows) + 1)
-            if bucket(rows[: -(-len(rows) // parts)]).fits(token_budget, sharing)
-        )
-        for part in np.array_split(rows, fewest):
-            own = bucket(part.tolist())
-            if buckets and (buckets[-1] + own).fits(token_budget, sharing):
-                buckets[-1] += own
+        for part in _cut_evenly(rows, bucket, token_budget, sharing):
+            if buckets and (buckets[-1] + part).fits(token_budget, sharing):
+                buckets[-1] += part
             else:
-                buckets.append(own)
+                buckets.append(part)
     return buckets
+
+
+def _cut_evenly(
+    rows: Sequence[int],
+    bucket: Callable[[Sequence[int]], PromptBucket],
+    token_budget: int,
+    sharing: PromptSharing,
+) -> Iterator[PromptBucket]:
+    """Cut rows of one prompt, the longest first, into the fewest parts that fit, of equal numbers
+    of units up to one. A unit has a row for each thread, if so many fit."""
+    unit = sharing.threads if bucket(rows[: sharing.threads]).fits(token_budget, sharing) else 1
+    units = -(-len(rows) // unit)
+    fewest = next(
+        parts
+        for parts in range(1, units + 1)
+        if bucket(rows[: -(-units // parts) * unit]).fits(token_budget, sharing)
+    )
+    for part in np.array_split(np.arange(units), fewest):
+        yield bucket(rows[part[0] * unit : (part[-1] + 1) * unit])
 
 
 def _prompts(tokens: TokenBatch, index: Tensor) -> list[Prompt]:

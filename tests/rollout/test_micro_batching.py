@@ -119,6 +119,14 @@ def test_every_thread_reads_the_prompt() -> None:
     assert chosen_rows(tokens, 160, True, threads=2) == [[0, 1, 2, 3]]
 
 
+def test_threads_have_equally_many_rows() -> None:
+    """Seven rows would fit, and of five one thread would have three."""
+    tokens = batch([(LONG * 5, 20)] * 16)
+    parts = chosen_rows(tokens, 560, True, threads=2)  # 7 · 120 tokens of whole rows
+    assert [len(part) for part in parts] == [6, 6, 4]
+    assert [len(part) for part in chosen_rows(tokens, 560, True)] == [6, 5, 5]
+
+
 def test_small_groups_are_joined() -> None:
     tokens = batch([(LONG, 5)] * 3 + [(OTHER, 5)] * 3)
     assert chosen_rows(tokens, 100, True) == [[0, 1, 2, 3, 4, 5]]
