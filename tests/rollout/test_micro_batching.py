@@ -103,7 +103,7 @@ def test_prompt_buckets_hold_every_row_once_and_no_backbone_computes_more_than_t
 
 
 def test_rows_of_a_prompt_are_together_in_even_parts() -> None:
-    """Two groups of eight: 20 + 4 · 5 tokens fit, and whole rows have at most half as many more."""
+    """Two groups of eight, whose whole rows may have half as many tokens again as the budget."""
     tokens = batch([((LONG, OTHER)[row % 2], 5) for row in range(16)])
     whole = [[*range(0, 16, 2)], [*range(1, 16, 2)]]
     assert chosen_rows(tokens, 134, True) == whole  # 8 · 25 = 200 tokens of whole rows
