@@ -19,6 +19,7 @@ from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from ragen_pl.distributed.sharding import has_hooks
 from ragen_pl.models.kernels.adapted_linear import adapted_linear
 from ragen_pl.models.seeded_init import seeded_init
 
@@ -100,23 +101,26 @@ class FusedLoraLinear(LoraLinear):
 
     def forward(self, x: Tensor, *args: Any, **more: Any) -> Tensor:
         """Map rows (…, in) to (…, out)."""
-        if args or more or x.dtype.itemsize < 4 or not self._is_fused(x):
+        parts = None if args or more else self._fused_parts(x)
+        if parts is None:
             return super().forward(x, *args, **more)  # type: ignore[no-any-return]
-        base, adapter = _parts(self)
+        base, adapter = parts
         down, up = adapter.down, adapter.up
         return adapted_linear(x, base.weight, base.bias, down, up, adapter.scaling)
 
-    def _is_fused(self, x: Tensor) -> bool:
-        """Return whether the function computes what the library would, for rows in the type of all
-        weights."""
-        if x.device.type == "meta" or torch.is_autocast_enabled(x.device.type):
-            return False
-        if not is_plain_adapter_part(self):
-            return False
+    def _fused_parts(self, x: Tensor) -> tuple[nn.Linear, AdapterMatrices] | None:
+        """Return base and adapter if the function computes what the library would, for rows in the
+        type of all weights, and no hook waits for a module inside the layer."""
+        if x.dtype.itemsize < 4 or x.device.type == "meta":
+            return None
+        if torch.is_autocast_enabled(x.device.type) or not is_plain_adapter_part(self):
+            return None
         base, adapter = _parts(self)
         types = {x.dtype, base.weight.dtype, adapter.down.dtype, adapter.up.dtype}
         is_frozen = not any(weight.requires_grad for weight in base.parameters())
-        return is_frozen and len(types) == 1
+        if not is_frozen or len(types) > 1 or any(map(has_hooks, self.children())):
+            return None
+        return base, adapter
 
 
 def split_adapter(layer: nn.Module) -> tuple[nn.Linear, AdapterMatrices | None]:

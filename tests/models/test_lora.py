@@ -294,6 +294,19 @@ def test_a_layer_that_was_changed_computes_as_the_library(folder: Path) -> None:
     assert layer(x[:0]).shape == (0, layer.out_features)
 
 
+@pytest.mark.parametrize("inner", ["base_layer", "lora_A.default", "lora_B.default"])
+def test_a_hook_inside_a_layer_sees_what_passes(folder: Path, inner: str) -> None:
+    layer, other = adapted_layers(folder, {})
+    seen = list[Tensor]()
+    x, part = torch.randn(3, layer.in_features), layer.get_submodule(inner)
+    handle = part.register_forward_hook(lambda _part, _given, result: seen.append(result))
+    assert torch.equal(layer(x), other(x))
+    assert len(seen) == 1
+    handle.remove()
+    layer(x)
+    assert len(seen) == 1
+
+
 def test_layers_with_transposed_weights_take_adapters() -> None:
     """GPT-2's; the library adapts them by the class that it has for linear layers."""
     torch.manual_seed(0)
