@@ -31,7 +31,7 @@ from ragen_pl.training.run_folder import (
     PREVIOUS,
     Export,
 )
-from ragen_pl.training.trainer import announce
+from ragen_pl.training.trainer import announce, run_dir_of
 
 
 class Checkpoints(Checkpoint):
@@ -72,7 +72,7 @@ class Checkpoints(Checkpoint):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Clean the folders after a killed save; discard the best score if its policy is not in the
         folder of this run."""
-        folder = Path(trainer.default_root_dir)
+        folder = run_dir_of(trainer)
         if isinstance(trainer.strategy, FSDP2):
             check_shared(folder)
         if trainer.is_global_zero:
@@ -109,7 +109,7 @@ class Checkpoints(Checkpoint):
 
     def _copy_last_to_best(self, trainer: Trainer) -> None:
         """Copy the last policy as the best one if there was no validation."""
-        folder = Path(trainer.default_root_dir)
+        folder = run_dir_of(trainer)
         places = folder / CHECKPOINTS / f"{LAST}.ckpt", folder / POLICY / LAST
 
         def copy() -> None:
@@ -128,7 +128,7 @@ class Checkpoints(Checkpoint):
 
     def _save(self, trainer: Trainer, module: LightningModule, name: str, *, exports: bool) -> bool:
         """Save checkpoint and policy; return whether they could be written, on every rank."""
-        folder = Path(trainer.default_root_dir)
+        folder = run_dir_of(trainer)
         path, policy = folder / CHECKPOINTS / f"{name}.ckpt", folder / POLICY / name
         drafts = draft_of(path), draft_of(policy)
         if trainer.is_global_zero:

@@ -20,7 +20,7 @@ from ragen_pl.training.access import completed_iterations, data_module, learner,
 from ragen_pl.training.evaluation.results import PolicyResult, log_metrics, metrics_of
 from ragen_pl.training.evaluation.scored_policies import played_by_baseline, played_by_policy, score
 from ragen_pl.training.run_folder import BEST, EVALUATIONS, FINAL, file_name_of, is_of, read_results
-from ragen_pl.training.trainer import announce
+from ragen_pl.training.trainer import announce, run_dir_of
 from ragen_pl.types import Evaluation
 
 _SELECTION_BIAS = (
@@ -112,7 +112,7 @@ class EvaluationTable(Callback):
         usage = None if endpoint is None else reduce(add, gather_objects(endpoint.usage))
         if not results or not trainer.is_global_zero:
             return
-        policy, run_dir = policy_name(trainer, module), Path(trainer.default_root_dir)
+        policy, run_dir = policy_name(trainer, module), run_dir_of(trainer)
         checkpoint = trainer.ckpt_path
         if checkpoint is None or is_of(run_dir, Path(checkpoint)):
             results += _earlier_policies(run_dir, results)

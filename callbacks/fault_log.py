@@ -14,7 +14,7 @@ from ragen_pl.distributed.collectives import gather_objects, rank
 from ragen_pl.runtime.faults import Fault, Receiver, add_receiver, remove_receiver
 from ragen_pl.training.access import learner
 from ragen_pl.training.callback import RolloutCallback
-from ragen_pl.training.trainer import announce
+from ragen_pl.training.trainer import announce, run_dir_of
 
 FOLDER = "faults"
 _MOST_EARLY = 10_000
@@ -44,7 +44,7 @@ class FaultLog(RolloutCallback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Begin to record."""
         self._stop()
-        path = Path(trainer.default_root_dir) / FOLDER / f"rank{rank()}.jsonl"
+        path = run_dir_of(trainer) / FOLDER / f"rank{rank()}.jsonl"
         self._file = _FaultFile(path, pl_module, is_first=rank() == 0)
         add_receiver(self._file.receive)
         for fault in self._early:

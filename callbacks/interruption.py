@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -15,7 +14,7 @@ from callbacks.checkpoints import Checkpoints
 from ragen_pl.distributed.collectives import gather_objects, rank, world_size
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.run_folder import CHECKPOINTS, LAST
-from ragen_pl.training.trainer import announce, find_callback
+from ragen_pl.training.trainer import announce, find_callback, run_dir_of
 from ragen_pl.types import TrajectoryGroup
 
 _SIGNALS = [signal.SIGINT, signal.SIGTERM]
@@ -90,7 +89,7 @@ class Interruption(RolloutCallback):
         if trainer.state.fn != TrainerFn.FITTING:  # there is nothing to resume
             announce(trainer, f"interrupted by {signal.Signals(self.signum).name}")
             return
-        folder = Path(trainer.default_root_dir)
+        folder = run_dir_of(trainer)
         saved = (folder / CHECKPOINTS / f"{LAST}.ckpt").exists()
         checkpoints = find_callback(trainer, Checkpoints)
         number = None if checkpoints is None else checkpoints.last_saved

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Literal
 
 from lightning.pytorch import LightningModule, Trainer
@@ -14,7 +13,7 @@ from ragen_pl.report.run_data import RunReader
 from ragen_pl.runtime.durable_files import write_text
 from ragen_pl.runtime.faults import FaultKind, record_fault
 from ragen_pl.training.callback import RolloutCallback
-from ragen_pl.training.trainer import announce
+from ragen_pl.training.trainer import announce, run_dir_of
 
 WhenToWrite = Literal["validations", "end", "never"]
 
@@ -49,8 +48,8 @@ class ReportWriter(RolloutCallback):
         """Record versions and machine, which every report shows."""
         super().setup(trainer, pl_module, stage)
         if stage == "fit" and trainer.is_global_zero:
-            self._reader = RunReader(_run_dir(trainer))
-            self._guard(trainer, lambda: write_environment(_run_dir(trainer), trainer.world_size))
+            self._reader = RunReader(run_dir_of(trainer))
+            self._guard(trainer, lambda: write_environment(run_dir_of(trainer), trainer.world_size))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Note that there is a run to report."""
@@ -92,7 +91,7 @@ class ReportWriter(RolloutCallback):
         self._is_final = True
         self._write(trainer)
         if trainer.is_global_zero and not self._has_failed:
-            announce(trainer, f"report: {_run_dir(trainer) / REPORT}")
+            announce(trainer, f"report: {run_dir_of(trainer) / REPORT}")
 
     def _write(self, trainer: Trainer) -> None:
         reader = self._reader
@@ -104,7 +103,7 @@ class ReportWriter(RolloutCallback):
                 logger.save()  # flush the events
             run = reader.read()
             page = build_report([run], self.max_trajectories, [run.defaults])
-            write_text(_run_dir(trainer) / REPORT, page)
+            write_text(run_dir_of(trainer) / REPORT, page)
 
         self._guard(trainer, act)
 
@@ -118,7 +117,3 @@ class ReportWriter(RolloutCallback):
             if not self._has_failed:
                 announce(trainer, f"no report: {type(error).__name__}: {error}")
             self._has_failed = True
-
-
-def _run_dir(trainer: Trainer) -> Path:
-    return Path(trainer.default_root_dir)

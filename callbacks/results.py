@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
@@ -27,12 +26,14 @@ from ragen_pl.training.evaluation.generalization import training_gap
 from ragen_pl.training.evaluation.results import PolicyResult
 from ragen_pl.training.evaluation.scored_policies import played_by_baseline, played_by_policy, score
 from ragen_pl.training.run_folder import FINAL, RESULTS, UNTRAINED, read_results
-from ragen_pl.training.trainer import announce, is_done, rollout_callbacks
+from ragen_pl.training.trainer import (
+    ITERATION_PREFIXES,
+    announce,
+    is_done,
+    rollout_callbacks,
+    run_dir_of,
+)
 from ragen_pl.types import Phase, TrajectoryGroup
-
-_EVERY_ITERATION = ("rollout/", "teacher/", "train/", "collapse/", "time/")
-"""Metrics that are cleared before they are measured anew; of others Lightning keeps the last value
-until then."""
 
 
 class Results(RolloutCallback):
@@ -164,7 +165,7 @@ class Results(RolloutCallback):
         for name, value in trainer.callback_metrics.items():
             # The imitation loss must not be repeated after the warm start.
             is_stale = phase == Phase.RL and name.startswith("train/imitation")
-            if not name.startswith(_EVERY_ITERATION):  # nothing clears it in between
+            if not name.startswith(ITERATION_PREFIXES):  # Lightning keeps its last value
                 is_stale = self._earlier.get(name) is value or name in RESERVED
             if not is_stale and math.isfinite(float(value)):
                 row[name] = float(f"{float(value):.5g}")
@@ -289,7 +290,7 @@ class Results(RolloutCallback):
             f"\n{self._table()}\n\n{learned_by}{self._training_gap(trainer)}"
             f"{status}{': ' + first_line if first_line else ''}; {totals['iterations']} iterations "
             f"in {totals['seconds']:.0f} s; {rates if totals['trajectories'] else ''}"
-            f"{_run_dir(trainer) / RESULTS}",
+            f"{run_dir_of(trainer) / RESULTS}",
         )
 
     def _table(self) -> str:
@@ -360,7 +361,7 @@ class Results(RolloutCallback):
             "history": _columns(self._history),
         }
         try:
-            write_text(_run_dir(trainer) / RESULTS, format_json(content))
+            write_text(run_dir_of(trainer) / RESULTS, format_json(content))
         except OSError as error:  # such as a full disk: the run is worth more than its table
             text = f"{RESULTS} could not be written ({error}); the one before it is kept"
             record_fault(FaultKind.WRITE, text)
@@ -379,7 +380,7 @@ class Results(RolloutCallback):
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Read the final scores of a run that is extended, before anything is written."""
-        content = read_results(_run_dir(trainer)) or {}
+        content = read_results(run_dir_of(trainer)) or {}
         entries = map(PolicyResult.from_dict, content.get("evaluations", ()))
         self._earlier_final = [entry for entry in entries if entry.policy == FINAL]
 
@@ -393,10 +394,6 @@ class Results(RolloutCallback):
         if self._earlier_final:  # else those in the checkpoint, of an earlier end, stay
             self._replace_final(self._earlier_final)
         self._process_start = time.monotonic()
-
-
-def _run_dir(trainer: Trainer) -> Path:
-    return Path(trainer.default_root_dir)
 
 
 def _end_status(trainer: Trainer, iterations: int) -> tuple[str, str]:

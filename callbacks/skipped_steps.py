@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from ragen_pl.distributed.checkpoint_io import WRITE_ERRORS, describe_write_erro
 from ragen_pl.distributed.collectives import rank
 from ragen_pl.runtime.faults import FaultKind, record_shared_fault
 from ragen_pl.training.access import learner
-from ragen_pl.training.trainer import announce
+from ragen_pl.training.trainer import announce, run_dir_of
 
 FOLDER = "skipped"
 
@@ -41,7 +40,7 @@ class SkippedSteps(Callback):
         module = learner(pl_module)
         if module.skipped_steps == self._skipped_before:
             return
-        path = Path(trainer.default_root_dir) / FOLDER / f"rank{rank()}.pt"
+        path = run_dir_of(trainer) / FOLDER / f"rank{rank()}.pt"
         content = {"iteration": module.iteration, "batch": asdict(batch.to("cpu"))}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -32,7 +32,7 @@ from ragen_pl.runtime.faults import FaultKind, record_fault
 from ragen_pl.training.access import completed_iterations, data_module, learner, policy_name
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.run_folder import TRAJECTORIES, file_name_of
-from ragen_pl.training.trainer import announce, find_callback, is_discarded
+from ragen_pl.training.trainer import announce, find_callback, is_discarded, run_dir_of
 from ragen_pl.types import Evaluation, Selection, TrainingBatch, TrajectoryGroup
 
 _MEGABYTE = 1_000_000
@@ -167,7 +167,7 @@ class TrajectoryWriter(RolloutCallback):
     ) -> None:
         """Write an evaluation of the closing table, or of ``validate`` and ``test``."""
         if self.evaluations:
-            run_dir, command = Path(trainer.default_root_dir), trainer.state.fn
+            run_dir, command = run_dir_of(trainer), trainer.state.fn
             who = file_name_of(policy, run_dir)
             name = files.evaluation_file(
                 who if command in (None, TrainerFn.FITTING) else f"{command.value}-{who}",
@@ -190,7 +190,7 @@ class TrajectoryWriter(RolloutCallback):
 
     def _write(self, trainer: Trainer, name: str, lines: _Lines) -> Path:
         """Write the lines of all ranks to one file; every rank must call it."""
-        path = Path(trainer.default_root_dir) / TRAJECTORIES / name
+        path = run_dir_of(trainer) / TRAJECTORIES / name
         # An initial state that several ranks played counts once.
         everyone = {
             place: line for part in gather_objects(lines.by_place) for place, line in part.items()
@@ -221,7 +221,7 @@ class TrajectoryWriter(RolloutCallback):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Remove what a longer, abandoned continuation of the run left behind."""
-        folder = Path(trainer.default_root_dir) / TRAJECTORIES
+        folder = run_dir_of(trainer) / TRAJECTORIES
         if trainer.is_global_zero:
             try:
                 files.remove_after(folder, learner(pl_module).iteration)

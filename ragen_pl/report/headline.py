@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from ragen_pl.report.charts import LEVELS, validated_sets
+from ragen_pl.report.charts import LEVELS, level_name, validated_sets
 from ragen_pl.report.run_data import RunData, Totals
 from ragen_pl.training.evaluation.results import PolicyResult
 from ragen_pl.training.run_folder import FINAL, UNTRAINED
@@ -148,7 +148,7 @@ def alarm(run: RunData) -> RunAlarm | None:
     curve = run.curves.get("collapse/level")
     if curve is None:
         return None
-    levels = [LEVELS[min(2, max(0, round(value)))] for value in curve.values]
+    levels = [level_name(value) for value in curve.values]
     reasons = {event.iteration: event.reason for event in run.alarm}
     steps = list(zip(curve.iterations, levels, strict=True))
     stretches = []

@@ -86,13 +86,8 @@ def build_report(
                 "alarm": headline.alarm(run),
                 "phases": _phase_totals(run),
                 "evaluations": _by_set(run),
-                # Scores that results of earlier versions do not have.
-                "has_pass_at": any(
-                    k > 1 for e in run.evaluations for k in getattr(e.result, "pass_at", ())
-                ),
-                "has_action_ratio": any(
-                    getattr(e.result, "action_ratio", None) is not None for e in run.evaluations
-                ),
+                "has_pass_at": any(k > 1 for e in run.evaluations for k in e.result.pass_at),
+                "has_action_ratio": any(e.result.action_ratio is not None for e in run.evaluations),
                 "settings": settings(run, given),
                 "has_defaults": bool(given),
             }

@@ -75,11 +75,6 @@ class Entry:
     difficulty: str
     success: bool
 
-    @property
-    def moment(self) -> tuple[str, str]:
-        """When and where it was played: all trajectories of one file."""
-        return self.source, self.path.name
-
 
 @dataclass(frozen=True, slots=True)
 class RecordedTrajectory:

@@ -11,8 +11,8 @@ from typing import Any, Self
 from urllib.parse import quote
 
 from ragen_pl.errors import ConfigError
-from ragen_pl.report.trajectory_record import SCHEMA
 from ragen_pl.runtime.durable_files import DRAFT, write_lines
+from ragen_pl.types import TRAJECTORY_SCHEMA
 
 ROLLOUT, VALIDATION = "rollout", "validation"
 THINNED_TO = 16
@@ -54,10 +54,10 @@ def read_records(path: Path) -> Iterator[dict[str, Any]]:
             except ValueError as error:
                 raise ConfigError(f"{path}:{number}: no JSON ({error})") from error
             version = record.get("schema") if isinstance(record, dict) else None
-            if version != SCHEMA:
+            if version != TRAJECTORY_SCHEMA:
                 raise ConfigError(
                     f"{path}:{number}: its schema is {version!r}, but this version of ragen-pl "
-                    f"reads {SCHEMA!r}: read it with the version that wrote it"
+                    f"reads {TRAJECTORY_SCHEMA!r}: read it with the version that wrote it"
                 )
             yield record
 

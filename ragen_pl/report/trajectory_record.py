@@ -16,7 +16,6 @@ from ragen_pl.rollout.chat import Chat, Dialogue
 from ragen_pl.rollout.token_texts import token_texts
 from ragen_pl.types import TRAJECTORY_SCHEMA, Trajectory, Turn
 
-SCHEMA = TRAJECTORY_SCHEMA
 Source = Literal["rollout", "evaluation", "predict"]
 TRAINING = "training"
 """Name of the policy that is being trained."""
@@ -102,7 +101,7 @@ def trajectory_record(
         turns.append(_turn_record(turn, chat, _slice(estimates, at, end)))
         at = end
     return {
-        "schema": SCHEMA,
+        "schema": TRAJECTORY_SCHEMA,
         "source": occasion.source,
         "iteration": occasion.iteration,
         "policy": occasion.policy,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragen_pl.report.boards import Boards
-from ragen_pl.report.charts import difficulty_order
+from ragen_pl.report.charts import LEVELS, difficulty_order, level_name
 from ragen_pl.report.recorded_trajectories import (
     ROLLOUT,
     Entry,
@@ -22,7 +22,6 @@ from ragen_pl.runtime.visible_text import one_line, visible
 from ragen_pl.training.run_folder import FINAL
 
 Json = dict[str, Any]
-_LEVELS = {"green": 0, "amber": 1, "red": 2}
 
 
 class TrajectoryViews:
@@ -105,10 +104,8 @@ def _levels_by_iteration(run: RunData) -> dict[int, str]:
     curve = run.curves.get("collapse/level")
     if curve is None:
         return {}
-    names = list(_LEVELS)
     return {
-        step: names[min(2, max(0, round(value)))]
-        for step, value in zip(curve.iterations, curve.values, strict=True)
+        step: level_name(value) for step, value in zip(curve.iterations, curve.values, strict=True)
     }
 
 
@@ -155,7 +152,7 @@ def _row(
         "actions": trajectory.num_actions,
         "tokens": sum(tokens) or None,
         "stop": one_line(trajectory.stop_reason, 40),
-        "level": level if level in _LEVELS else None,
+        "level": level if level in LEVELS else None,
         "weight": trajectory.weight,
         "boards": [*pictures, final],
     }

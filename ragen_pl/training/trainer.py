@@ -1,9 +1,10 @@
-"""Functions of Lightning's trainer that the loop and callbacks share: its callbacks, the metrics of
-an iteration, its end, its display."""
+"""Functions of Lightning's trainer that the loop and callbacks share: its callbacks, its folder, an
+iteration's metrics, its end, its display."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TypeVar
 
 from lightning.pytorch import Trainer
@@ -22,6 +23,11 @@ ITERATION_PREFIXES = ("rollout/", "teacher/", "train/", "collapse/", "time/")
 def all_callbacks(trainer: Trainer) -> list[Callback]:
     """Return the trainer's callbacks in the order of their hooks."""
     return trainer.callbacks  # type: ignore[attr-defined, no-any-return]
+
+
+def run_dir_of(trainer: Trainer) -> Path:
+    """Return the run folder, which every output of a run goes into."""
+    return Path(trainer.default_root_dir)
 
 
 def rollout_callbacks(trainer: Trainer) -> Iterator[RolloutCallback]:

@@ -9,8 +9,8 @@ import pytest
 
 from ragen_pl.errors import ConfigError
 from ragen_pl.report import trajectory_files as files
-from ragen_pl.report.trajectory_record import SCHEMA
 from ragen_pl.runtime.durable_files import write_lines
+from ragen_pl.types import TRAJECTORY_SCHEMA
 
 LINE = 100
 """Bytes of a line here."""
@@ -46,7 +46,7 @@ def count(path: Path) -> int:
 )
 def test_a_foreign_line_is_refused_with_its_place(tmp_path: Path, content: str, fault: str) -> None:
     path = tmp_path / "a.jsonl"
-    path.write_text(json.dumps({"schema": SCHEMA}) + "\n" + content + "\n")
+    path.write_text(json.dumps({"schema": TRAJECTORY_SCHEMA}) + "\n" + content + "\n")
     with pytest.raises(ConfigError, match=rf"a\.jsonl:2: .*{fault}"):
         list(files.read_records(path))
 

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragen_pl.report.trajectory_record import (
-    SCHEMA,
     GroupSelection,
     IterationAlarm,
     Occasion,
@@ -23,7 +22,7 @@ from ragen_pl.report.trajectory_record import (
     trajectory_record,
 )
 from ragen_pl.rollout.chat import Chat
-from ragen_pl.types import Completion, FormatFault, StopReason
+from ragen_pl.types import TRAJECTORY_SCHEMA, Completion, FormatFault, StopReason
 from tests.support.doubles import make_trajectory, make_turn
 from tests.support.toy_env import PROMPTS, make_learner
 
@@ -56,7 +55,7 @@ CHAT = make_chat()
 
 def test_the_schema_is_one_and_names_this_version() -> None:
     VALIDATOR.check_schema(SHIPPED)
-    assert SHIPPED["$id"] == SHIPPED["properties"]["schema"]["const"] == SCHEMA
+    assert SHIPPED["$id"] == SHIPPED["properties"]["schema"]["const"] == TRAJECTORY_SCHEMA
 
 
 def test_a_record_follows_the_schema_and_keeps_every_number_at_its_token() -> None:

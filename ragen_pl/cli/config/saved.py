@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -14,6 +13,7 @@ from ragen_pl.cli.config.groups import default_values
 from ragen_pl.report.run_data import write_defaults
 from ragen_pl.report.side_by_side import leaves
 from ragen_pl.training.run_folder import CONFIG
+from ragen_pl.training.trainer import run_dir_of
 
 _COMPARED = ("data", "model", "filter", "echo_trap", "rollback", "seed_everything")
 _COMPARED_OF_TRAINER = ("max_epochs", "precision", "strategy", "devices", "num_nodes")
@@ -26,7 +26,7 @@ class SavedConfig(SaveConfigCallback):
 
     def save_config(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         if stage == "fit":
-            path = Path(trainer.default_root_dir) / CONFIG
+            path = run_dir_of(trainer) / CONFIG
             path.parent.mkdir(parents=True, exist_ok=True)
             whole = self.config.clone()
             # Of the command, not of the run: with null in it, test would take no checkpoint.

@@ -5,7 +5,7 @@ A trace's ``meta`` says how it looks: its ``tone`` (a number of the palette, or 
 ``alarm``).
 """
 
-from ragen_pl.report.charts.alarm import LEVELS, alarm_chart, sign_charts
+from ragen_pl.report.charts.alarm import LEVELS, alarm_chart, level_name, sign_charts
 from ragen_pl.report.charts.chart import MAX_POINTS, Chart, Trace, label, last_iteration, line
 from ragen_pl.report.charts.compared_runs import comparison_charts
 from ragen_pl.report.charts.learning import learning_charts
@@ -23,6 +23,7 @@ __all__ = [
     "label",
     "last_iteration",
     "learning_charts",
+    "level_name",
     "line",
     "phase_chart",
     "phase_seconds",

@@ -15,16 +15,21 @@ from ragen_pl.report.run_data import RunData
 LEVELS = ("green", "amber", "red")
 
 
+def level_name(value: float) -> str:
+    """Name a logged ``collapse/level``."""
+    return LEVELS[min(2, max(0, round(value)))]
+
+
 def alarm_chart(run: RunData) -> Chart | None:
     """Draw the alarm's level over iterations as one band, each iteration with its reason."""
     curve = run.curves.get("collapse/level")
     if curve is None:
         return None
     reasons = {event.iteration: event.reason for event in run.alarm}
-    steps, levels = curve.iterations, [min(2, max(0, round(v))) for v in curve.values]
+    steps, levels = curve.iterations, [level_name(value) for value in curve.values]
     bars: list[Trace] = []
-    for number, name in enumerate(LEVELS):
-        at = [step for step, level in zip(steps, levels, strict=True) if level == number]
+    for name in LEVELS:
+        at = [step for step, level in zip(steps, levels, strict=True) if level == name]
         if at:
             bars.append(
                 {
