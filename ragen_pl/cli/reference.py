@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import math
 import re
@@ -29,7 +28,13 @@ from ragen_pl.cli.config.groups import (
     VOCABULARY,
     add_run_keys,
 )
-from ragen_pl.cli.config.schema import alternatives, constructor_keys, is_abstract, subclasses
+from ragen_pl.cli.config.schema import (
+    alternatives,
+    constructor_defaults,
+    constructor_keys,
+    is_abstract,
+    subclasses,
+)
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.starpo import StarPO
 
@@ -56,7 +61,7 @@ The keys of `trainer` are those of Lightning's
 `best`, `previous` or the path of a checkpoint.
 """
 _HEADER = "| key | type | default | range | what it does |\n|---|---|---|---|---|"
-_REQUIRED = inspect.Parameter.empty
+_REQUIRED = object()
 _HUGE = 1e6
 _POINTS = (-_HUGE, -1.0, 0.0, 0.001, 0.1, 0.5, 1.0, 2.0, 10.0, _HUGE)
 """Numbers that are tried to find a range of numbers, in order."""
@@ -104,20 +109,11 @@ def _keys(kind: type) -> list[_Key]:
         if _is_ours(cls)
         for each in docstring_parser.parse_from_object(cls).params
     }
-    if dataclasses.is_dataclass(kind):
-        defaults = {field.name: _field_default(field) for field in dataclasses.fields(kind)}
-    else:
-        defaults = {name: p.default for name, p in inspect.signature(kind).parameters.items()}
+    defaults = constructor_defaults(kind)
     return [
-        _Key(name, annotation, defaults[name], described.get(name, ""))
+        _Key(name, annotation, defaults.get(name, _REQUIRED), described.get(name, ""))
         for name, annotation in (constructor_keys(kind) or {}).items()
     ]
-
-
-def _field_default(field: dataclasses.Field[Any]) -> Any:
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return _REQUIRED if field.default is dataclasses.MISSING else field.default
 
 
 def _groups(annotation: Any) -> Iterator[type]:

@@ -116,6 +116,18 @@ class ForwardPasses:
 
         return self._run(batch, chosen, 1, forward)[0]
 
+    def log_probs_and_entropies(
+        self, policy: Policy, batch: TokenBatch, chosen: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the log-probs and entropies of the chosen rows, each (B, T)."""
+
+        def forward(micro_batch: TokenBatch) -> tuple[Tensor, Tensor]:
+            output = forward_policy(policy, micro_batch)
+            return output.log_probs, output.entropy
+
+        log_probs, entropies = self._run(batch, chosen, 2, forward)
+        return log_probs, entropies
+
     def values(
         self, value_function: ValueFunction | None, rollout: RolloutBatch, chosen: Tensor
     ) -> Tensor:

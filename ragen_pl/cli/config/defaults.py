@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import inspect
 import typing
@@ -11,7 +10,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from ragen_pl.cli.config.schema import alternatives, constructor_keys
+from ragen_pl.cli.config.schema import alternatives, constructor_defaults, constructor_keys
 
 _UNKNOWN = object()
 
@@ -41,7 +40,7 @@ def _add_group(
     Args:
         instance: The group's own default, whose fields come before the constructor's defaults.
     """
-    annotations, defaults = constructor_keys(kind) or {}, _constructor_defaults(kind)
+    annotations, defaults = constructor_keys(kind) or {}, constructor_defaults(kind)
     for name, value in values.items():
         default = defaults.get(name, _UNKNOWN)
         if instance is not _UNKNOWN and hasattr(instance, name):
@@ -75,22 +74,6 @@ def _add(found: dict[str, Any], path: str, value: Any, annotation: Any, default:
     given = default if isinstance(default, Mapping) else {}
     for name, each in value.items():  # names that users choose
         _add(found, f"{path}.{name}", each, inner, given.get(name, _UNKNOWN))
-
-
-def _constructor_defaults(kind: type) -> dict[str, Any]:
-    if dataclasses.is_dataclass(kind):
-        return {field.name: _field_default(field) for field in dataclasses.fields(kind)}
-    parameters = inspect.signature(kind).parameters
-    return {
-        name: _UNKNOWN if each.default is each.empty else each.default
-        for name, each in parameters.items()
-    }
-
-
-def _field_default(field: dataclasses.Field[Any]) -> Any:
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return _UNKNOWN if field.default is dataclasses.MISSING else field.default
 
 
 def _group_of(annotation: Any) -> type | None:

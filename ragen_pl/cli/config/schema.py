@@ -195,6 +195,20 @@ def constructor_keys(kind: type) -> dict[str, Any] | None:
     return parameter_keys(kind.__init__)  # type: ignore[misc]  # this very class's own
 
 
+def constructor_defaults(kind: type) -> dict[str, Any]:
+    """Return the defaults of a constructor's parameters; those without one are left out."""
+    if not dataclasses.is_dataclass(kind):
+        parameters = inspect.signature(kind).parameters
+        return {name: p.default for name, p in parameters.items() if p.default is not p.empty}
+    found = {}
+    for field in dataclasses.fields(kind):
+        if field.default_factory is not dataclasses.MISSING:
+            found[field.name] = field.default_factory()
+        elif field.default is not dataclasses.MISSING:
+            found[field.name] = field.default
+    return found
+
+
 def parameter_keys(function: Any) -> dict[str, Any] | None:
     """Return a method's parameters with their annotations; None if it accepts any name."""
     parameters = list(inspect.signature(function).parameters.values())[1:]

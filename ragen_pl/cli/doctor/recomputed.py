@@ -10,7 +10,7 @@ from torch import Tensor
 from ragen_pl.cli.doctor.subject import ExaminedRun
 from ragen_pl.models.policy import Policy
 from ragen_pl.rollout.packing import pack
-from ragen_pl.training.scoring import ForwardPasses, forward_policy
+from ragen_pl.training.scoring import ForwardPasses
 from ragen_pl.types import RolloutBatch, trainable_trajectories
 
 
@@ -42,12 +42,7 @@ def recompute(subject: ExaminedRun) -> Recomputed | None:
     policy.to(model.device)
     budget = parts.model.optimization.tokens_per_micro_batch
     passes = ForwardPasses.of(policy, budget, model.device)
-    log_probs, entropy = torch.zeros_like(rollout.rewards), torch.zeros_like(rollout.rewards)
     everyone = torch.ones(len(rollout), dtype=torch.bool)
     with torch.no_grad(), loaded.autocast():
-        for rows, micro_batch in passes.micro_batches(rollout, everyone):
-            output = forward_policy(policy, micro_batch.to(model.device))
-            width = output.log_probs.shape[1]
-            log_probs[rows, :width] = output.log_probs.cpu()
-            entropy[rows, :width] = output.entropy.cpu()
+        log_probs, entropy = passes.log_probs_and_entropies(policy, rollout, everyone)
     return Recomputed(policy, passes, rollout, log_probs, entropy)
