@@ -289,7 +289,7 @@ class Algorithm:
         Raises:
             ValueError: for a loss that needs whole trajectories.
         """
-        for place, policy_loss in self._policy_losses():
+        for place, _, policy_loss in self._policy_losses():
             if cuts and policy_loss.needs_whole_trajectories:
                 raise ValueError(
                     f"algorithm.{place}policy_loss is {type(policy_loss).__name__}, whose ratio is "
@@ -308,10 +308,10 @@ class Algorithm:
             ValueError: for a loss without a ratio, unless it imitates successful trajectories,
                 which any policy may.
         """
-        if single or isinstance(self.advantage, Success):
+        if single:
             return
-        for place, policy_loss in self._policy_losses():
-            if not policy_loss.corrects_later_updates:
+        for place, advantage, policy_loss in self._policy_losses():
+            if not (policy_loss.corrects_later_updates or isinstance(advantage, Success)):
                 raise ValueError(
                     f"algorithm.{place}policy_loss is {type(policy_loss).__name__}, which is right "
                     "for the first update of a rollout only, but data.rollout.online_k times "
@@ -319,13 +319,14 @@ class Algorithm:
                     "as Clip"
                 )
 
-    def _policy_losses(self) -> Iterator[tuple[str, PolicyLoss]]:
-        """Iterate over the run's policy loss and those of single environments, each with the place
-        of its key."""
-        yield "", self.policy_loss
-        for name, each in self.per_env.items():
-            if each.policy_loss is not None:
-                yield f"per_env.{name}.", each.policy_loss
+    def _policy_losses(self) -> Iterator[tuple[str, AdvantageEstimator, PolicyLoss]]:
+        """Iterate over the places of a policy loss, the run's own and those of environments with
+        one or with an advantage of their own: key, advantage and loss."""
+        yield "", self.advantage, self.policy_loss
+        for name, own in self.per_env.items():
+            if own.policy_loss is not None or own.advantage is not None:
+                advantage, loss = own.advantage or self.advantage, own.policy_loss
+                yield f"per_env.{name}.", advantage, loss or self.policy_loss
 
     def check_thoughts(self, *, think: bool, judged: bool) -> None:
         """Check that there are rewards of thoughts to credit to their tokens.

@@ -25,6 +25,7 @@ from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.rollout.seeds import SEEDS_PER_RUN
 from ragen_pl.rollout.self_distillation import SelfDistillation
 from ragen_pl.rollout.start_stream import SingleEnvStream, StartStream
+from ragen_pl.training.callback_checks.fitted_callbacks import fit_to_iterations
 from ragen_pl.training.callback_checks.unfit_callbacks import refuse_unfit_callbacks
 from ragen_pl.training.callback_checks.user_callbacks import refuse_wrong_hooks
 from ragen_pl.training.dialogues import Dialogues
@@ -264,6 +265,8 @@ class RolloutDataModule(pl.LightningDataModule):
         self.check_learner(learner)
         refuse_wrong_hooks(all_callbacks(trainer))
         refuse_unfit_callbacks(all_callbacks(trainer))
+        for each in all_callbacks(trainer):
+            fit_to_iterations(each)
         for callback in rollout_callbacks(trainer):
             callback.check_run(trainer, self.rollout)
 
