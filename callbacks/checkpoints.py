@@ -31,7 +31,7 @@ from ragen_pl.training.run_folder import (
     PREVIOUS,
     Export,
 )
-from ragen_pl.training.trainer import announce, run_dir_of
+from ragen_pl.training.trainer import announce, ends_after_this, run_dir_of
 
 
 class Checkpoints(Checkpoint):
@@ -98,7 +98,7 @@ class Checkpoints(Checkpoint):
             if not self._save(trainer, pl_module, BEST, exports=self.export == "always"):
                 self.best_success = before
         done = trainer.current_epoch + 1
-        is_end = trainer.should_stop or done == trainer.max_epochs
+        is_end = ends_after_this(trainer)
         is_taught = done == 1 and data_module(trainer).teaching.lessons_are_saved
         is_due = is_end or is_taught or done % self.every_n_iterations == 0
         exports = self.export == "always" or is_end

@@ -11,17 +11,18 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
-from callbacks.policy_change import UPDATE_KL, UPDATES
+from callbacks.policy_change import UPDATE_KL, UPDATES, PolicyChange
 from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.ops.echo_trap.assess import GREEN, Assessment, Level, assess
 from ragen_pl.ops.echo_trap.indicators import Indicators
 from ragen_pl.ops.echo_trap.thresholds import CollapseThresholds
+from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.group_table import GroupTable
 from ragen_pl.rollout.mixture import groups_by_env
 from ragen_pl.rollout.rank_means import RankMeans
 from ragen_pl.training.access import learner
 from ragen_pl.training.callback import RolloutCallback
-from ragen_pl.training.trainer import announce, may_stop
+from ragen_pl.training.trainer import all_callbacks, announce, may_stop
 from ragen_pl.types import (
     FormatFault,
     Phase,
@@ -194,6 +195,21 @@ class EchoTrapDetector(RolloutCallback):
                 own = replace(own, reason=f"{name}: {own.reason}" if own.reason else "")
             found.append(own)
         return max(found, key=lambda each: (each.level, not each.forewarns), default=None)
+
+    def check_run(self, trainer: Trainer, rollout: RolloutConfig) -> None:
+        """Refuse a run in which the KL of an update would be measured too late to be judged.
+
+        Raises:
+            ValueError: if ``PolicyChange`` comes after this callback.
+        """
+        super().check_run(trainer, rollout)
+        callbacks = all_callbacks(trainer)
+        after = callbacks[callbacks.index(self) :]
+        if any(isinstance(each, PolicyChange) for each in after):
+            raise ValueError(
+                "PolicyChange comes after EchoTrapDetector, which would never see train/update_kl: "
+                "list it before"
+            )
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Keep the update's metrics for the next assessment, which precedes the next update.

@@ -96,8 +96,8 @@ class EvaluationTable(Callback):
         evaluation: Evaluation,
     ) -> list[PolicyResult]:
         """Add the result of one policy at one temperature; none if everything failed."""
-        is_of_run = evaluation.temperature is not None and trainer.ckpt_path is not None
-        iterations = completed_iterations(trainer, module) if is_of_run else None
+        is_baseline = evaluation.temperature is None
+        iterations = None if is_baseline else completed_iterations(trainer, module) or None
         # Predicted trajectories have a file of their own.
         tells_end = trainer.state.fn != TrainerFn.PREDICTING
         found = score(trainer, module, policy, evaluation, iterations, tells_end=tells_end)

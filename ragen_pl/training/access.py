@@ -36,5 +36,8 @@ def completed_iterations(trainer: Trainer, module: LightningModule) -> int:
 
 
 def policy_name(trainer: Trainer, module: LightningModule) -> str:
-    """Name the policy that is evaluated: its checkpoint, or where its weights come from."""
-    return str(trainer.ckpt_path or learner(module).trainable.policy.origin or UNTRAINED)
+    """Name the policy that is evaluated: its checkpoint, the iterations that this process has
+    trained it for, or where its weights come from."""
+    own = learner(module)
+    trained = f"iteration-{own.iteration}" if own.iteration else None
+    return str(trainer.ckpt_path or trained or own.trainable.policy.origin or UNTRAINED)

@@ -253,8 +253,7 @@ class RolloutDataModule(pl.LightningDataModule):
         """
         check_teacher(self.warm_start, self.envs, think=self.prompts.think)
         names = [name for name in self.envs if name]
-        alone = self.hindsight is not None and self.hindsight.alone
-        learner.check_rollouts(names, self.prompts, self.rollout, without_rl=alone)
+        learner.check_rollouts(names, self.prompts, self.rollout, self.hindsight)
 
     def check_run(self, trainer: pl.Trainer, learner: Learner) -> None:
         """Check that a learner can learn from this data, and that every callback can do its work.

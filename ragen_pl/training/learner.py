@@ -15,6 +15,7 @@ from lightning.pytorch import Trainer
 from ragen_pl.models.base import LanguageModel
 from ragen_pl.models.endpoint import EndpointClient
 from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.hindsight import HindsightImitation
 from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.rollout.self_distillation import SelfDistillation
 from ragen_pl.training.distillation import HintedRollout
@@ -38,12 +39,11 @@ class Learner(Protocol):
         envs: Collection[str],
         prompts: Prompts,
         rollout: RolloutConfig,
-        *,
-        without_rl: bool = False,
+        hindsight: HindsightImitation | None = None,
     ) -> None:
         """Raise a ``ValueError`` if nothing can be learned from such rollouts; called before
-        weights are built. ``envs`` names the environments of a mixture; ``without_rl`` if they are
-        for hindsight imitation alone."""
+        weights are built. ``envs`` names the environments of a mixture; ``hindsight`` is the
+        imitation of solutions, beside RL or alone."""
 
     def begin_iteration(self, phase: Phase) -> None:
         """Prepare for an iteration; called before its first batch."""

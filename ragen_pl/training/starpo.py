@@ -42,6 +42,7 @@ from ragen_pl.models.policy import Critic, Policy, drop_embedding_gradients
 from ragen_pl.models.trainable import TrainableModel
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.engines import Engine, InProcess, Sampler
+from ragen_pl.rollout.hindsight import HindsightImitation
 from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.rollout.self_distillation import SelfDistillation
 from ragen_pl.runtime.allocator import trim_retained_memory
@@ -153,8 +154,7 @@ class StarPO(pl.LightningModule):
         envs: Collection[str],
         prompts: Prompts,
         rollout: RolloutConfig,
-        *,
-        without_rl: bool = False,
+        hindsight: HindsightImitation | None = None,
     ) -> None:
         """Check that the policy has weights to train, and that the algorithm can learn from such
         rollouts.
@@ -163,13 +163,19 @@ class StarPO(pl.LightningModule):
             envs: Names of the environments of a mixture; empty without one.
             prompts: What the agent is asked.
             rollout: What is collected.
-            without_rl: Whether they are for hindsight imitation alone.
+            hindsight: The imitation of their solutions, beside RL or alone.
 
         Raises:
             ValueError: for the first setting that another one contradicts.
         """
         if isinstance(self.trainable.policy, Endpoint):
             raise ValueError(self.trainable.policy.refusal)
+        without_rl = hindsight is not None and hindsight.alone
+        if hindsight is not None and self.hindsight_lr is None:
+            raise ValueError(
+                "the data module imitates in hindsight, but StarPO has no hindsight_lr: give it "
+                "that of data.hindsight, as the command does"
+            )
         if without_rl:
             self.algorithm.check_without_rl()
         judged = any(term.judges_thought for term in rollout.reward_terms.values())
@@ -399,11 +405,7 @@ class StarPO(pl.LightningModule):
     def _hindsight_step(self, batch: HindsightBatch) -> None:
         """Take a step of imitation on the policy's own solutions, beside RL."""
         rate = self.hindsight_lr
-        if rate is None:
-            raise ConfigError(
-                "the data module imitates in hindsight, but StarPO has no hindsight_lr: give it "
-                "that of data.hindsight, as the command does"
-            )
+        assert rate is not None, "checked before the run"
         metrics = self.update.backward_imitation(batch, "hindsight")
         step = self._rl_optimizer_step({"policy": rate}, number=1)
         for name in ("grad_norm_policy", "lr"):

@@ -69,14 +69,16 @@ def clear_iteration_metrics(trainer: Trainer) -> None:
         del metrics[name]
 
 
-def may_stop(trainer: Trainer) -> bool:
-    """Return whether the trainer would act on ``should_stop`` in the current iteration.
+def may_stop(trainer: Trainer, iterations: int | None = None) -> bool:
+    """Return whether the trainer would act on ``should_stop`` after this many iterations, which are
+    those that are complete where nothing is given.
 
     Lightning ignores it, and iterations train as usual, until ``trainer.min_epochs`` and
     ``min_steps`` are reached.
     """
+    complete = trainer.current_epoch if iterations is None else iterations
     epochs, steps = trainer.min_epochs or 0, trainer.min_steps or 0
-    return trainer.current_epoch >= epochs and trainer.global_step >= steps
+    return complete >= epochs and trainer.global_step >= steps
 
 
 def is_discarded(trainer: Trainer) -> bool:
@@ -93,6 +95,14 @@ def is_done(iterations: int, trainer: Trainer) -> bool:
     limit."""
     max_epochs = trainer.max_epochs
     return max_epochs is not None and 0 <= max_epochs <= iterations
+
+
+def ends_after_this(trainer: Trainer) -> bool:
+    """Return whether the run ends with the iteration that is ending; for ``on_train_epoch_end``."""
+    iterations = trainer.current_epoch + 1
+    has_no_steps_left = 0 <= trainer.max_steps <= trainer.global_step
+    stops = trainer.should_stop and may_stop(trainer, iterations)
+    return is_done(iterations, trainer) or has_no_steps_left or stops
 
 
 def announce(trainer: Trainer, text: str) -> None:

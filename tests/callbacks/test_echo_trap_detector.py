@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from callbacks import EchoTrapDetector, echo_trap_detector
+from callbacks import EchoTrapDetector, PolicyChange, echo_trap_detector
 from callbacks.echo_trap_detector import APPROX_KL, GRAD_NORM, measure
 from callbacks.policy_change import UPDATE_KL, UPDATES
 from ragen_pl.ops.echo_trap.assess import Assessment, Level
@@ -371,6 +371,15 @@ def test_the_results_say_when_it_was_raised_and_why() -> None:
     assert all(entry["reason"] for entry in raised)
     second.load_state_dict(json.loads(json.dumps(first.state_dict())))
     assert second.results() == first.results()
+
+
+def test_a_kl_that_would_be_measured_too_late_is_refused() -> None:
+    """Both act at the end of an iteration, in the order of the trainer's callbacks."""
+    detector, change = EchoTrapDetector(), PolicyChange()
+    right, wrong = SimpleNamespace(callbacks=[change, detector]), [detector, change]
+    detector.check_run(cast(Any, right), cast(Any, None))
+    with pytest.raises(ValueError, match="list it before"):
+        detector.check_run(cast(Any, SimpleNamespace(callbacks=wrong)), cast(Any, None))
 
 
 @pytest.mark.parametrize("key", ["baseline_iterations", "patience"])

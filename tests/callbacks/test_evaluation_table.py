@@ -11,9 +11,15 @@ from tensorboard.backend.event_processing.event_accumulator import (
     EventAccumulator,
 )
 
+from callbacks import EvaluationTable
 from ragen_pl.cli.entry_point import main
+from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.evaluation.results import PolicyResult
+from ragen_pl.training.evaluation.sets import EvaluationConfig
+from tests.support.doubles import make_trainer
 from tests.support.tiny_run import write_config
+from tests.support.toy_env import PROMPTS, NamedLamp, make_learner
 
 
 def test_an_evaluation_does_not_log_into_the_training(
@@ -87,3 +93,20 @@ def check_that_of_another_run(folder: Path, run_dir: Path) -> None:
     content = json.loads((run_dir / "evaluations/other_last.ckpt.json").read_text())
     policies = {PolicyResult.from_dict(entry).policy for entry in content["evaluations"]}
     assert policies == {"other/last.ckpt", "random", "expert"}
+
+
+def test_what_this_process_has_trained_is_not_called_untrained(tmp_path: Path) -> None:
+    """``trainer.validate`` right after ``trainer.fit``, as a script of one's own may have it."""
+    data = RolloutDataModule(
+        env=NamedLamp(),
+        eval_sets={"default": NamedLamp()},
+        prompts=PROMPTS,
+        evaluation=EvaluationConfig(size=2),
+        rollout=RolloutConfig(num_groups=2, group_size=2, max_turns=2, max_context=128),
+    )
+    module, trainer = make_learner(), make_trainer(tmp_path, 2, [EvaluationTable()])
+    trainer.fit(module, datamodule=data)
+    trainer.validate(module, datamodule=data)
+    content = json.loads((tmp_path / "evaluations/iteration-2.json").read_text())
+    own = [entry for entry in content["evaluations"] if entry["policy"] == "iteration-2"]
+    assert [entry["iterations"] for entry in own] == [2, 2]

@@ -22,6 +22,7 @@ EXAMPLES = (
     "my_filter.yaml",
     "my_lake.yaml",
     "my_lean.yaml",
+    "my_questions.yaml",
     "my_rewards.yaml",
     "NAME",
     "NAME.yaml",

@@ -13,7 +13,6 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from callbacks import RolloutMetrics, VarianceFilter
 from ragen_pl.algorithms.config import Algorithm, KLPenalty
 from ragen_pl.algorithms.estimators import GAE, GRPO
-from ragen_pl.errors import ConfigError
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.rollout.hindsight import HindsightImitation
@@ -51,13 +50,12 @@ class Seen(Callback):
 
 
 def train(
-    imitated: int, hindsight: HindsightImitation, lr: float | None = None, *, linked: bool = True
+    imitated: int, hindsight: HindsightImitation, lr: float | None = None
 ) -> tuple[StarPO, Seen, Trainer]:
     """Train for two iterations after those of a warm start.
 
     Args:
         lr: Learning rate of RL; None for the learner's own.
-        linked: Whether the learner is given the learning rate of hindsight imitation.
     """
     data = RolloutDataModule(
         env=Stairs(),
@@ -68,7 +66,7 @@ def train(
         hindsight=hindsight,
         evaluation=EvaluationConfig(size=4),
     )
-    module, seen = make_learner(hindsight_lr=hindsight.lr if linked else None), Seen()
+    module, seen = make_learner(hindsight_lr=hindsight.lr), Seen()
     if lr is not None:
         module.optimization = replace(module.optimization, lr=lr)
     callbacks = [RolloutMetrics(), VarianceFilter(keep_fraction=1.0), seen]
@@ -115,7 +113,7 @@ def test_rl_leaves_no_trace_in_the_steps_of_imitation() -> None:
     ],
 )
 def test_networks_that_nothing_would_use_are_refused(algorithm: Algorithm, told: str) -> None:
-    learner = StarPO(algorithm=algorithm)
+    learner = StarPO(algorithm=algorithm, hindsight_lr=1e-3)
     data = RolloutDataModule(
         Stairs(), {"default": Stairs()}, rollout=ROLLOUT, hindsight=HindsightImitation(alone=True)
     )
@@ -123,6 +121,9 @@ def test_networks_that_nothing_would_use_are_refused(algorithm: Algorithm, told:
         data.check_learner(learner)
 
 
-def test_a_learner_without_a_rate_for_it_is_refused() -> None:
-    with pytest.raises(ConfigError, match="StarPO has no hindsight_lr"):
-        train(1, HindsightImitation(updates=1, batch_size=6), linked=False)
+def test_a_learner_without_a_rate_for_it_is_refused_before_the_run() -> None:
+    data = RolloutDataModule(
+        Stairs(), {"default": Stairs()}, rollout=ROLLOUT, hindsight=HindsightImitation()
+    )
+    with pytest.raises(ValueError, match="StarPO has no hindsight_lr"):
+        data.check_learner(StarPO(algorithm=Algorithm(advantage=GRPO())))

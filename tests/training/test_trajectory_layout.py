@@ -302,3 +302,14 @@ def test_a_loss_without_a_ratio_is_refused_where_a_rollout_makes_several_updates
     own = Algorithm(per_env={"lake": EnvAlgorithm(policy_loss=LogLikelihood())})
     with pytest.raises(ValueError, match=r"algorithm\.per_env\.lake\.policy_loss is LogLikelihood"):
         own.check_updates(single=False)
+
+
+def test_a_loss_is_judged_beside_the_advantage_of_its_own_environment() -> None:
+    success, plain = EnvAlgorithm(advantage=Success()), EnvAlgorithm(policy_loss=LogLikelihood())
+    both = replace(success, policy_loss=LogLikelihood())
+    Algorithm(advantage=GRPO(), per_env={"lake": both}).check_updates(single=False)
+    Algorithm(advantage=Success(), per_env={"lake": plain}).check_updates(single=False)
+    for wrong in (replace(plain, advantage=GRPO()), EnvAlgorithm(advantage=GRPO())):
+        algorithm = Algorithm(Success(), policy_loss=LogLikelihood(), per_env={"lake": wrong})
+        with pytest.raises(ValueError, match=r"per_env\.lake\.policy_loss is LogLikelihood"):
+            algorithm.check_updates(single=False)
