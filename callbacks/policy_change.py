@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
-from ragen_pl.algorithms.config import EXACT
+from ragen_pl.algorithms.optimization import EXACT
 from ragen_pl.distributed.collectives import all_reduce_sum, gather_objects
 from ragen_pl.ops.losses import kl_estimate
 from ragen_pl.ops.masked import masked_mean

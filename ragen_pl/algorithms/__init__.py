@@ -11,12 +11,11 @@ from ragen_pl.algorithms.config import (
     EntropyBonus,
     EntropySmoothing,
     KLPenalty,
-    Muon,
-    Optimization,
     ThoughtAdvantage,
 )
 from ragen_pl.algorithms.estimators import AdvantageEstimator, CriticConfig
 from ragen_pl.algorithms.filters import FilterRule
+from ragen_pl.algorithms.optimization import Muon, Optimization
 from ragen_pl.algorithms.policy_losses import PolicyLoss
 
 __all__ = [

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.optim import AdamW, Optimizer
 
-from ragen_pl.algorithms.config import Optimization
+from ragen_pl.algorithms.optimization import Optimization
 from ragen_pl.models.matrices import hidden_matrices
 from ragen_pl.training.muon import StackedMuon
 

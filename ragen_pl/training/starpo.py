@@ -23,7 +23,10 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 
 from ragen_pl.algorithms.coefficients import Coefficients
-from ragen_pl.algorithms.config import Algorithm, Optimization
+from ragen_pl.algorithms.config import (
+    Algorithm,
+)
+from ragen_pl.algorithms.optimization import Optimization
 from ragen_pl.distributed.collectives import (
     all_or_none,
     all_reduce_gradients,
@@ -268,7 +271,7 @@ class StarPO(pl.LightningModule):
         kept, penalty = rollout.kept, None
         if self.algorithm.kl_in_reward:
             kept = torch.ones_like(kept)  # groups are compared whole: penalize all members
-        on_policy = self.optimization.reuses_own_log_probs(self.algorithm, on_policy)
+        on_policy = self.algorithm.reuses_own_log_probs(self.optimization, on_policy)
         old, values, is_sampled = self._old_log_probs_and_values(rollout, kept, on_policy)
         if self.reference is not None and self.algorithm.kl_in_reward:
             with self._no_grad():

@@ -16,7 +16,7 @@ from torch.multiprocessing.spawn import start_processes
 
 from callbacks import MutualInformation
 from callbacks.mutual_information import first_turns, uniform_turns
-from ragen_pl.algorithms.config import Optimization
+from ragen_pl.algorithms.optimization import Optimization
 from ragen_pl.models.base import LanguageModel
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.policy import Policy

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from ragen_pl.algorithms.config import Optimization
+from ragen_pl.algorithms.optimization import Optimization
 from ragen_pl.distributed.sharding import has_hooks
 from ragen_pl.envs import Sokoban
 from ragen_pl.models import PretrainedModel

@@ -12,9 +12,9 @@ from ragen_pl.algorithms.config import (
     Algorithm,
     EntropyBonus,
     EntropySmoothing,
-    Optimization,
 )
 from ragen_pl.algorithms.estimators import GAE, GRPO, AdvantageEstimator, CriticConfig
+from ragen_pl.algorithms.optimization import Optimization
 from ragen_pl.algorithms.policy_losses import SAPO, ClipCov, KLCov
 from ragen_pl.envs.bandit import Bandit
 from ragen_pl.models.embedded import EmbeddedModel

@@ -14,8 +14,12 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from ragen_pl.algorithms.config import Algorithm, KLPenalty, Optimization
+from ragen_pl.algorithms.config import (
+    Algorithm,
+    KLPenalty,
+)
 from ragen_pl.algorithms.estimators import GRPO
+from ragen_pl.algorithms.optimization import Optimization
 from ragen_pl.envs import Sokoban
 from ragen_pl.models import LanguageModel, PretrainedModel
 from ragen_pl.models.chat_template import ChatTemplate, conversation

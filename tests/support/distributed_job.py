@@ -30,8 +30,12 @@ from callbacks import (
     RolloutMetrics,
     VarianceFilter,
 )
-from ragen_pl.algorithms.config import Algorithm, KLPenalty, Muon, Optimization
+from ragen_pl.algorithms.config import (
+    Algorithm,
+    KLPenalty,
+)
 from ragen_pl.algorithms.estimators import GAE, CriticConfig
+from ragen_pl.algorithms.optimization import Muon, Optimization
 from ragen_pl.distributed.collectives import gather_objects, rank
 from ragen_pl.distributed.fsdp import FSDP2
 from ragen_pl.distributed.sharding import full_state_dict, full_tensor

@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils._pytree import tree_map_only
 
-from ragen_pl.algorithms.config import Muon, Optimization
+from ragen_pl.algorithms.optimization import Muon, Optimization
 from ragen_pl.distributed.collectives import rank
 from ragen_pl.distributed.sharding import (
     full_state_dict,

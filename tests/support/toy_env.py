@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from ragen_pl.algorithms.config import Algorithm, Optimization
+from ragen_pl.algorithms.config import (
+    Algorithm,
+)
 from ragen_pl.algorithms.estimators import GRPO
+from ragen_pl.algorithms.optimization import Optimization
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.training.starpo import StarPO

@@ -21,8 +21,6 @@ from ragen_pl.algorithms.config import (
     EntropyBonus,
     EntropySmoothing,
     KLPenalty,
-    Muon,
-    Optimization,
 )
 from ragen_pl.algorithms.estimators import (
     GAE,
@@ -36,6 +34,7 @@ from ragen_pl.algorithms.estimators import (
     ReinforcePlusPlusBaseline,
     Success,
 )
+from ragen_pl.algorithms.optimization import Muon, Optimization
 from ragen_pl.algorithms.policy_losses import CISPO, GSPO, SAPO, ClipCov, KLCov, LogLikelihood
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.rollout.config import RolloutConfig

@@ -16,7 +16,7 @@ from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
-from ragen_pl.algorithms.config import Muon, Optimization
+from ragen_pl.algorithms.optimization import Muon, Optimization
 from ragen_pl.distributed.sharding import full_tensor, load_full_optimizer_state, shard
 from ragen_pl.models.policy import Critic, Policy
 from ragen_pl.models.trainable import TrainableModel

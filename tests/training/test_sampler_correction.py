@@ -10,8 +10,11 @@ import pytest
 import torch
 
 from ragen_pl.algorithms.coefficients import LossCoefficients
-from ragen_pl.algorithms.config import Algorithm, Optimization
+from ragen_pl.algorithms.config import (
+    Algorithm,
+)
 from ragen_pl.algorithms.estimators import GRPO
+from ragen_pl.algorithms.optimization import Optimization
 from ragen_pl.algorithms.policy_losses import LogLikelihood, PolicyLoss
 from ragen_pl.models.base import LanguageModel
 from ragen_pl.models.policy import PolicyOutput

@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 from callbacks import EntropyLogger
-from ragen_pl.algorithms.config import Optimization
+from ragen_pl.algorithms.optimization import Optimization
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.kernels import shared_prompts
 from ragen_pl.rollout.config import RolloutConfig

@@ -49,7 +49,7 @@ def test_a_run_ends_where_lightning_ends_it(
     """At the end of the fifth iteration, after nine optimizer steps."""
     trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, **limits)
     trainer.should_stop = stops
-    progress = trainer.fit_loop.epoch_progress.current
+    progress: Any = trainer.fit_loop.epoch_progress.current
     progress.completed, progress.processed = 4, 5
     steps = trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step
     steps.total.completed = 9

@@ -128,7 +128,7 @@ def pass_work(plan_input: PlanInput, cluster: Cluster) -> PassWork:
     has_critic = networks.critic is not None  # a value head's values come with the sampled tokens
     has_old_pass = (
         optimization.old_log_probs == "recomputed"
-        and not optimization.reuses_own_log_probs(algorithm, rollout.is_on_policy)
+        and not algorithm.reuses_own_log_probs(optimization, rollout.is_on_policy)
     )
     scored = policy * (has_old_pass + (networks.reference is not None)) + backbone * has_critic
     passes = training_passes(is_frozen=trainable.lora is not None)

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from ragen_pl.algorithms.config import Algorithm, Optimization
+from ragen_pl.algorithms.config import (
+    Algorithm,
+)
 from ragen_pl.algorithms.estimators import GAE, GRPO
+from ragen_pl.algorithms.optimization import Optimization
 from ragen_pl.cli.plan.devices import Device
 from ragen_pl.cli.plan.inputs import Cluster, PlanInput
 from ragen_pl.cli.plan.memory import MemoryPlan, Planner

@@ -7,6 +7,8 @@ start, and a validation's keep their last values until the next one.
 
 from __future__ import annotations
 
+from typing import Any
+
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint, Timer
 from lightning.pytorch.callbacks.timer import Interval
@@ -87,7 +89,8 @@ class _WhereMeasured:
             self._warn(trainer)
         elif value is not self._seen:  # Lightning keeps the very tensor until the next one
             self._seen = value
-            type(self._callback).on_train_epoch_end(self._callback, trainer, pl_module)
+            hook: Any = type(self._callback).on_train_epoch_end  # its own, which this stands before
+            hook(self._callback, trainer, pl_module)
 
     def _warn(self, trainer: Trainer) -> None:
         """Say once that the metric is missing beside others of its kind: it may be misspelled."""

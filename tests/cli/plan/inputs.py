@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from ragen_pl.algorithms.config import Algorithm, KLPenalty, Muon, Optimization
+from ragen_pl.algorithms.config import (
+    Algorithm,
+    KLPenalty,
+)
 from ragen_pl.algorithms.estimators import GAE, GRPO
+from ragen_pl.algorithms.optimization import Muon, Optimization
 from ragen_pl.cli.plan.inputs import PlanInput
 from ragen_pl.cli.plan.shapes import Shape
 from ragen_pl.models.lora import LoRA

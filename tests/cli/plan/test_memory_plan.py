@@ -9,7 +9,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_iter
 
-from ragen_pl.algorithms.config import KLPenalty, Muon
+from ragen_pl.algorithms.config import (
+    KLPenalty,
+)
+from ragen_pl.algorithms.optimization import Muon
 from ragen_pl.cli.plan.inputs import Cluster
 from ragen_pl.cli.plan.memory import MemoryPlan, PhasePeaks, plan_memory
 from ragen_pl.cli.plan.networks import GatheredBytes, MetaNetworks, ParameterCounts
