@@ -269,11 +269,10 @@ class Algorithm:
         Raises:
             ValueError: for groups of one with an estimator that compares members of a group.
         """
-        own = [each.advantage for each in self.per_env.values() if each.advantage is not None]
-        comparing = next((each for each in (self.advantage, *own) if each.compares_members), None)
+        comparing = self.comparing_members
         if comparing is not None and group_size == 1:
             raise ValueError(
-                f"rollout.group_size is 1, but {type(comparing).__name__} compares a "
+                f"rollout.group_size is 1, but {comparing} compares a "
                 "trajectory with the others of its group and would learn nothing: set "
                 "rollout.group_size to 2 or more, or choose GAE or ReinforcePlusPlus"
             )
@@ -387,6 +386,13 @@ class Algorithm:
         """
         recomputed = optimization.old_log_probs == "recomputed"
         return recomputed and is_on_policy and not self.kl_in_reward
+
+    @property
+    def comparing_members(self) -> str | None:
+        """Name of the first estimator that compares the members of a group; None without one."""
+        own = [each.advantage for each in self.per_env.values() if each.advantage is not None]
+        comparing = (each for each in (self.advantage, *own) if each.compares_members)
+        return next((type(each).__name__ for each in comparing), None)
 
     @property
     def critic(self) -> CriticConfig | None:

@@ -38,6 +38,7 @@ from ragen_pl.training.rl_iteration import RLIteration
 from ragen_pl.training.run_warnings.few_turns import few_turns_warning
 from ragen_pl.training.run_warnings.lost_rollouts import LostRollouts
 from ragen_pl.training.run_warnings.short_runs import critic_alone, cut_warm_start
+from ragen_pl.training.run_warnings.small_groups import small_groups_warning
 from ragen_pl.training.teaching import Teaching, check_teacher, taught_envs, warm_starts
 from ragen_pl.training.trainer import all_callbacks, is_done, rollout_callbacks
 from ragen_pl.types import Demonstration, HindsightBatch, Phase, TrainingBatch
@@ -297,6 +298,10 @@ class RolloutDataModule(pl.LightningDataModule):
             if told := few_turns_warning(env, self.rollout):
                 yield told
         if self.trainer is not None:
+            alone = self.hindsight is not None and self.hindsight.alone
+            comparing = None if alone else current_learner(self.trainer).comparing_members
+            if told := small_groups_warning(comparing, self.rollout):
+                yield told
             yield from self._short_run_warnings(self.trainer)
 
     def _short_run_warnings(self, trainer: pl.Trainer) -> Iterator[str]:

@@ -31,6 +31,10 @@ class Learner(Protocol):
     """The connection to a policy that is behind an endpoint; None for one with weights here."""
 
     @property
+    def comparing_members(self) -> str | None:
+        """Name of the estimator that compares the members of a group; None without one."""
+
+    @property
     def critic_only_iterations(self) -> int:
         """Number of first RL iterations in which only the critic is trained."""
 

@@ -433,6 +433,11 @@ class StarPO(pl.LightningModule):
         return self._optimizer_step(scaled, number)
 
     @property
+    def comparing_members(self) -> str | None:
+        """Name of the estimator that compares the members of a group; None without one."""
+        return self.algorithm.comparing_members
+
+    @property
     def critic_only_iterations(self) -> int:
         """Number of first RL iterations in which only the critic is trained; 0 without one."""
         critic = self.algorithm.critic
