@@ -201,11 +201,6 @@ def packed(text: str) -> str:
     return base64.b64encode(content).decode("ascii")
 
 
-def unpacked(content: str) -> str:
-    """Return what ``packed`` was given."""
-    return gzip.decompress(base64.b64decode(content)).decode("utf-8")
-
-
 def script_hash(source: str) -> str:
     """Return the source expression that allows exactly this inline script."""
     digest = hashlib.sha256(source.encode("utf-8")).digest()

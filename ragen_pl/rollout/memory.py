@@ -28,6 +28,12 @@ class Memory(ABC):
         """The message that asks the agent for a summary; None if it writes none."""
         return None
 
+    @property
+    def without_summaries(self) -> Memory:
+        """This memory or, if it writes summaries, the whole dialogue in its place: for play without
+        a limit of tokens, which never asks for one."""
+        return self if self.summary_request is None else Full()
+
     @abstractmethod
     def kept(self, exchanges: int) -> int:
         """Return how many of the exchanges in the context stay in it for the next turn, the latest

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import re
 import shutil
@@ -23,11 +25,15 @@ from ragen_pl.report.page import (
     settings,
     shares,
     to_script_json,
-    unpacked,
 )
 from ragen_pl.report.run_data import RunReader
 from ragen_pl.runtime.visible_text import visible
 from tests.support.report_runs import HOSTILE, write_run
+
+
+def unpacked(content: str) -> str:
+    """Return what ``packed`` was given."""
+    return gzip.decompress(base64.b64decode(content)).decode("utf-8")
 
 
 class Page(HTMLParser):

@@ -22,7 +22,6 @@ from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.collect import GroupSeed, collect
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.episode import ChatEpisode, play_episode
-from ragen_pl.rollout.memory import Full
 from ragen_pl.rollout.seeds import SEEDS_PER_RUN
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.environments import envs_by_key
@@ -205,12 +204,11 @@ class ExaminedRun:
         """Return the rollout in an environment without limits of tokens, and so without summaries,
         to measure what is needed."""
         rollout: RolloutConfig = self.data.rollout_in[name]
-        memory = rollout.memory if rollout.memory.summary_request is None else Full()
         return replace(
             rollout,
             max_response_tokens=_UNLIMITED,
             max_context=64 * _UNLIMITED,
-            memory=memory,
+            memory=rollout.memory.without_summaries,
         )
 
     @_once

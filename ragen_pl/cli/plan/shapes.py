@@ -53,17 +53,6 @@ class Shape:
         choose_attention(config, attention)
         return config
 
-    @property
-    def parameters(self) -> int:
-        """Number of parameters in closed form."""
-        key_value_width = self.key_value_heads * (self.hidden // self.heads)
-        attention = 2 * self.hidden * (self.hidden + key_value_width)
-        if self.family == "qwen2":
-            attention += self.hidden + 2 * key_value_width
-        layer = attention + 3 * self.hidden * self.intermediate + 2 * self.hidden
-        embeddings = (1 if self.tied else 2) * self.vocabulary * self.hidden
-        return self.layers * layer + embeddings + self.hidden
-
 
 SHAPES = {
     "qwen2.5-0.5b": Shape(

@@ -23,7 +23,6 @@ from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.rollout.actors import ExpertActor, RandomActor
 from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.config import RolloutConfig
-from ragen_pl.rollout.memory import Full
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.run_folder import CHECKPOINTS, CONFIG, LAST
 
@@ -102,8 +101,11 @@ def play(argv: Sequence[str]) -> None:
     chat = _chat(parts, policy, screen, options.eval_set)
     rollout = _rollout(data, options.eval_set)
     if policy is None:  # no model's context limits who writes answers
-        memory = rollout.memory if rollout.memory.summary_request is None else Full()
-        rollout = replace(rollout, max_context=max(rollout.max_context, 1 << 20), memory=memory)
+        rollout = replace(
+            rollout,
+            max_context=max(rollout.max_context, 1 << 20),
+            memory=rollout.memory.without_summaries,
+        )
     session = Session(
         screen,
         lambda number, attempt: Game(starts.at(number), chat, rollout, attempt),

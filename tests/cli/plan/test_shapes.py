@@ -25,7 +25,6 @@ PUBLISHED = {
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_shape_has_as_many_weights_as_the_real_model(name: str) -> None:
-    assert SHAPES[name].parameters == PUBLISHED[name]
     counts = MetaNetworks.of(plan_input(shape=SHAPES[name])).counts()
     assert counts.policy == counts.trainable == PUBLISHED[name]
 
