@@ -15,9 +15,7 @@ from torch import Tensor, nn
 from benchmarks.roofline import copy_bandwidth, forward_operations, gemm_rate, sizes_of
 from benchmarks.workload import RandomModel, Workload, pieces
 from ragen_pl.algorithms.coefficients import Coefficients
-from ragen_pl.algorithms.config import (
-    Algorithm,
-)
+from ragen_pl.algorithms.config import Algorithm
 from ragen_pl.algorithms.estimators import GAE, GRPO, CriticConfig
 from ragen_pl.algorithms.optimization import Optimization
 from ragen_pl.cli.plan.seconds import training_passes

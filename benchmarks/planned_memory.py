@@ -33,9 +33,7 @@ from lightning.pytorch import LightningModule, Trainer
 from benchmarks.memory import device_mebibytes, device_peak_mebibytes, forget_device_peak
 from benchmarks.samplers import FixedLength, bare_trainer
 from benchmarks.workload import MODELS, PROMPTS, Clerk, RandomModel, Workload, pieces
-from ragen_pl.algorithms.config import (
-    Algorithm,
-)
+from ragen_pl.algorithms.config import Algorithm
 from ragen_pl.algorithms.estimators import GAE, GRPO, CriticConfig
 from ragen_pl.algorithms.optimization import Optimization
 from ragen_pl.cli.plan.inputs import Cluster, PlanInput

@@ -18,10 +18,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from benchmarks.steps import Steps
 from benchmarks.workload import PROMPTS, Clerk, RandomModel, ReadAgain, Workload, pieces
-from ragen_pl.algorithms.config import (
-    Algorithm,
-    EntropyBonus,
-)
+from ragen_pl.algorithms.config import Algorithm, EntropyBonus
 from ragen_pl.algorithms.estimators import GRPO
 from ragen_pl.algorithms.optimization import Optimization
 from ragen_pl.models.base import LanguageModel

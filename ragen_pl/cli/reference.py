@@ -35,6 +35,7 @@ from ragen_pl.cli.config.schema import (
     is_abstract,
     subclasses,
 )
+from ragen_pl.distributed.fsdp import FSDP2, FSDP_NAME
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.starpo import StarPO
 
@@ -377,6 +378,11 @@ def render() -> str:
         kind = getattr(callbacks, name)
         if kind not in {*GROUPS.values(), *ALWAYS}:
             parts += [f"\n**`{name}`.** {_about(kind)}\n", *_table("trainer.callbacks", kind)]
+    parts.append("\n## `trainer.strategy`\n")
+    parts.append(
+        f"`{FSDP_NAME}`, or `{{class_path: {_name(FSDP2)}, init_args: …}}`; else Lightning's."
+    )
+    parts += [f"\n**`FSDP2`.** {_about(FSDP2)}\n", *_table("trainer.strategy", FSDP2)]
     return "\n".join(parts) + "\n"
 
 

@@ -23,9 +23,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 
 from ragen_pl.algorithms.coefficients import Coefficients
-from ragen_pl.algorithms.config import (
-    Algorithm,
-)
+from ragen_pl.algorithms.config import Algorithm
 from ragen_pl.algorithms.optimization import Optimization
 from ragen_pl.distributed.collectives import (
     all_or_none,

@@ -17,11 +17,7 @@ from torch import Tensor
 from callbacks import GradientProbe, MutualInformation
 from callbacks.gradient_probe import in_group_stds, policy_terms
 from ragen_pl.algorithms.coefficients import Coefficients
-from ragen_pl.algorithms.config import (
-    Algorithm,
-    EntropyBonus,
-    KLPenalty,
-)
+from ragen_pl.algorithms.config import Algorithm, EntropyBonus, KLPenalty
 from ragen_pl.algorithms.estimators import GAE, DrGRPO
 from ragen_pl.algorithms.optimization import Optimization
 from ragen_pl.algorithms.policy_losses import ClipCov, KLCov

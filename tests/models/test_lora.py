@@ -14,10 +14,7 @@ from peft.tuners.lora import Linear as LoraLinear
 from torch import Tensor
 from transformers import AutoModelForCausalLM, GPT2Config, PreTrainedModel
 
-from ragen_pl.algorithms.config import (
-    Algorithm,
-    KLPenalty,
-)
+from ragen_pl.algorithms.config import Algorithm, KLPenalty
 from ragen_pl.algorithms.estimators import GAE, CriticConfig
 from ragen_pl.algorithms.optimization import Optimization
 from ragen_pl.distributed.snapshot import restore_snapshot, take_snapshot

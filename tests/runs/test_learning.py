@@ -8,11 +8,7 @@ import pytest
 from torch import Tensor
 
 from callbacks import VarianceFilter
-from ragen_pl.algorithms.config import (
-    Algorithm,
-    EntropyBonus,
-    EntropySmoothing,
-)
+from ragen_pl.algorithms.config import Algorithm, EntropyBonus, EntropySmoothing
 from ragen_pl.algorithms.estimators import GAE, GRPO, AdvantageEstimator, CriticConfig
 from ragen_pl.algorithms.optimization import Optimization
 from ragen_pl.algorithms.policy_losses import SAPO, ClipCov, KLCov

@@ -14,10 +14,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from ragen_pl.algorithms.config import (
-    Algorithm,
-    KLPenalty,
-)
+from ragen_pl.algorithms.config import Algorithm, KLPenalty
 from ragen_pl.algorithms.estimators import GRPO
 from ragen_pl.algorithms.optimization import Optimization
 from ragen_pl.envs import Sokoban

@@ -30,10 +30,7 @@ from callbacks import (
     RolloutMetrics,
     VarianceFilter,
 )
-from ragen_pl.algorithms.config import (
-    Algorithm,
-    KLPenalty,
-)
+from ragen_pl.algorithms.config import Algorithm, KLPenalty
 from ragen_pl.algorithms.estimators import GAE, CriticConfig
 from ragen_pl.algorithms.optimization import Muon, Optimization
 from ragen_pl.distributed.collectives import gather_objects, rank

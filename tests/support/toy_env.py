@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from ragen_pl.algorithms.config import (
-    Algorithm,
-)
+from ragen_pl.algorithms.config import Algorithm
 from ragen_pl.algorithms.estimators import GRPO
 from ragen_pl.algorithms.optimization import Optimization
 from ragen_pl.models.embedded import EmbeddedModel

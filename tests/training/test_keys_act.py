@@ -15,13 +15,7 @@ from typing import Any
 import pytest
 
 from callbacks import VarianceFilter
-from ragen_pl.algorithms.config import (
-    Algorithm,
-    Control,
-    EntropyBonus,
-    EntropySmoothing,
-    KLPenalty,
-)
+from ragen_pl.algorithms.config import Algorithm, Control, EntropyBonus, EntropySmoothing, KLPenalty
 from ragen_pl.algorithms.estimators import (
     GAE,
     GRPO,

@@ -11,9 +11,7 @@ import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from ragen_pl.algorithms.config import (
-    Algorithm,
-)
+from ragen_pl.algorithms.config import Algorithm
 from ragen_pl.algorithms.estimators import GAE, CriticConfig
 from ragen_pl.algorithms.optimization import Optimization
 from ragen_pl.distributed import collectives as distributed

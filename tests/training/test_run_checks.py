@@ -11,11 +11,7 @@ import torch
 from lightning.pytorch.strategies import FSDPStrategy
 
 from callbacks import VarianceFilter
-from ragen_pl.algorithms.config import (
-    Algorithm,
-    EnvAlgorithm,
-    ThoughtAdvantage,
-)
+from ragen_pl.algorithms.config import Algorithm, EnvAlgorithm, ThoughtAdvantage
 from ragen_pl.algorithms.estimators import GRPO
 from ragen_pl.algorithms.optimization import Optimization
 from ragen_pl.algorithms.policy_losses import GSPO

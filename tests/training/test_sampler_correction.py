@@ -10,9 +10,7 @@ import pytest
 import torch
 
 from ragen_pl.algorithms.coefficients import LossCoefficients
-from ragen_pl.algorithms.config import (
-    Algorithm,
-)
+from ragen_pl.algorithms.config import Algorithm
 from ragen_pl.algorithms.estimators import GRPO
 from ragen_pl.algorithms.optimization import Optimization
 from ragen_pl.algorithms.policy_losses import LogLikelihood, PolicyLoss

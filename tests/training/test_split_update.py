@@ -18,13 +18,7 @@ from torch import Tensor
 from ragen_pl.algorithms import checked_tensors, policy_losses
 from ragen_pl.algorithms import coefficients as coefficients_module
 from ragen_pl.algorithms.coefficients import Coefficients
-from ragen_pl.algorithms.config import (
-    Algorithm,
-    Control,
-    EntropyBonus,
-    EntropySmoothing,
-    KLPenalty,
-)
+from ragen_pl.algorithms.config import Algorithm, Control, EntropyBonus, EntropySmoothing, KLPenalty
 from ragen_pl.algorithms.estimators import CriticConfig, Success, group, trajectory
 from ragen_pl.distributed import collectives as distributed
 from ragen_pl.models.embedded import EmbeddedModel

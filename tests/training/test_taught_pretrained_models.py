@@ -12,10 +12,7 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from callbacks import RolloutMetrics, VarianceFilter
-from ragen_pl.algorithms.config import (
-    Algorithm,
-    KLPenalty,
-)
+from ragen_pl.algorithms.config import Algorithm, KLPenalty
 from ragen_pl.algorithms.estimators import GAE, CriticConfig
 from ragen_pl.algorithms.optimization import Optimization
 from ragen_pl.models import PretrainedModel

@@ -11,12 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ragen_pl.algorithms.config import (
-    Algorithm,
-    EntropyBonus,
-    EnvAlgorithm,
-    ThoughtAdvantage,
-)
+from ragen_pl.algorithms.config import Algorithm, EntropyBonus, EnvAlgorithm, ThoughtAdvantage
 from ragen_pl.algorithms.estimators import (
     GAE,
     GRPO,

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedConfig
 
-from ragen_pl.algorithms.config import (
-    Algorithm,
-)
+from ragen_pl.algorithms.config import Algorithm
 from ragen_pl.algorithms.optimization import Optimization
 from ragen_pl.distributed.fsdp import Replicas, num_replicas
 from ragen_pl.models.trainable import TrainableModel

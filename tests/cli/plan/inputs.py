@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from ragen_pl.algorithms.config import (
-    Algorithm,
-    KLPenalty,
-)
+from ragen_pl.algorithms.config import Algorithm, KLPenalty
 from ragen_pl.algorithms.estimators import GAE, GRPO
 from ragen_pl.algorithms.optimization import Muon, Optimization
 from ragen_pl.cli.plan.inputs import PlanInput
@@ -49,3 +46,14 @@ def plan_input(
         rollout=ROLLOUT,
         bf16=bf16,
     )
+
+
+def parameters_of(shape: Shape) -> int:
+    """Return the number of a shape's parameters in closed form."""
+    key_value_width = shape.key_value_heads * (shape.hidden // shape.heads)
+    attention = 2 * shape.hidden * (shape.hidden + key_value_width)
+    if shape.family == "qwen2":
+        attention += shape.hidden + 2 * key_value_width
+    layer = attention + 3 * shape.hidden * shape.intermediate + 2 * shape.hidden
+    embeddings = (1 if shape.tied else 2) * shape.vocabulary * shape.hidden
+    return shape.layers * layer + embeddings + shape.hidden

@@ -9,9 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_iter
 
-from ragen_pl.algorithms.config import (
-    KLPenalty,
-)
+from ragen_pl.algorithms.config import KLPenalty
 from ragen_pl.algorithms.optimization import Muon
 from ragen_pl.cli.plan.inputs import Cluster
 from ragen_pl.cli.plan.memory import MemoryPlan, PhasePeaks, plan_memory
@@ -19,7 +17,7 @@ from ragen_pl.cli.plan.networks import GatheredBytes, MetaNetworks, ParameterCou
 from ragen_pl.cli.plan.passes import PassPeak, StepPeak
 from ragen_pl.models.lora import LoRA
 from ragen_pl.training.optimizers import build_optimizer
-from tests.cli.plan.inputs import SHAPE, plan_input
+from tests.cli.plan.inputs import SHAPE, parameters_of, plan_input
 
 COUNTS = ParameterCounts(
     policy=100,
@@ -64,7 +62,7 @@ def test_adapters_share_the_base() -> None:
     adapters = 5 * 4 * (2 * (64 + 64) + 2 * (64 + 32) + 3 * (64 + 96))
     assert (counts.adapters, counts.reference) == (3 * adapters, adapters)
     assert (counts.critic, counts.trainable) == (adapters + 65, 2 * adapters + 65)
-    assert counts.policy == SHAPE.parameters + adapters
+    assert counts.policy == parameters_of(SHAPE) + adapters
 
 
 def test_one_process_holds_everything() -> None:
@@ -93,7 +91,7 @@ def test_weights_are_gathered_in_the_dtype_of_matrix_products(bf16: bool, width:
     networks = MetaNetworks.of(plan_input(critic=True))
     outside_blocks = 64 + 2 * 300 * 64
     assert networks.gathered_bytes(bf16) == GatheredBytes(
-        policy=width * SHAPE.parameters, during_pass=width * (outside_blocks + 2 * LAYER)
+        policy=width * parameters_of(SHAPE), during_pass=width * (outside_blocks + 2 * LAYER)
     )
 
 

@@ -8,7 +8,7 @@ from ragen_pl.cli.config.messages import look_up
 from ragen_pl.cli.plan.networks import MetaNetworks
 from ragen_pl.cli.plan.shapes import SHAPES, shape_of
 from ragen_pl.errors import ConfigError
-from tests.cli.plan.inputs import plan_input
+from tests.cli.plan.inputs import parameters_of, plan_input
 
 PUBLISHED = {
     "qwen2.5-0.5b": 494_032_768,
@@ -25,6 +25,7 @@ PUBLISHED = {
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_shape_has_as_many_weights_as_the_real_model(name: str) -> None:
+    assert parameters_of(SHAPES[name]) == PUBLISHED[name]
     counts = MetaNetworks.of(plan_input(shape=SHAPES[name])).counts()
     assert counts.policy == counts.trainable == PUBLISHED[name]
 
