@@ -6,9 +6,11 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import EarlyStopping, Timer
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
@@ -28,6 +30,7 @@ from ragen_pl.training.evaluation.scored_policies import played_by_baseline, pla
 from ragen_pl.training.run_folder import FINAL, RESULTS, UNTRAINED, read_results
 from ragen_pl.training.trainer import (
     ITERATION_PREFIXES,
+    all_callbacks,
     announce,
     is_done,
     rollout_callbacks,
@@ -401,9 +404,24 @@ def _end_status(trainer: Trainer, iterations: int) -> tuple[str, str]:
     for callback in rollout_callbacks(trainer):
         if callback.reason:
             return "stopped", callback.reason
-    if not is_done(iterations, trainer):
-        return "stopped", "by a limit of time or steps, or by early stopping"
-    return "finished", ""
+    if is_done(iterations, trainer):
+        return "finished", ""
+    return "stopped", _what_stopped(trainer)
+
+
+def _what_stopped(trainer: Trainer) -> str:
+    """Say which of Lightning's limits ended a run before its last iteration."""
+    if 0 <= trainer.max_steps <= trainer.global_step:
+        return f"by trainer.max_steps, {trainer.max_steps}"
+    for callback in all_callbacks(trainer):
+        if isinstance(callback, EarlyStopping) and callback.stopping_reason_message is not None:
+            return f"by EarlyStopping: {callback.stopping_reason_message}"
+        if isinstance(callback, Timer):
+            left = callback.time_remaining()
+            if left is not None and left <= 0:
+                limit = timedelta(seconds=round(callback.time_elapsed() + left))
+                return f"by trainer.max_time, {limit} in all: a resumed run needs more"
+    return "before its last iteration"
 
 
 def _columns(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
 from callbacks import IterationAxis, Results, RolloutMetrics
 from ragen_pl.errors import ConfigError
@@ -298,6 +298,25 @@ def test_a_stopped_run_says_why(tmp_path: Path, iteration: int) -> None:
     make_trainer(tmp_path, 9, callbacks).fit(TinyModule(), datamodule=TinyData(mixed))
     results = read(tmp_path)
     assert (results["status"], results["reason"]) == ("stopped", "this is a test")
+
+
+@pytest.mark.parametrize(
+    ("limit", "reason"),
+    [
+        ({"max_time": "00:00:00:00"}, "by trainer.max_time, 0:00:00 in all: a resumed run needs"),
+        ({"callbacks": [EarlyStopping("rollout/success", patience=1, mode="max")]}, "by EarlyStop"),
+        ({"max_steps": 0}, "by trainer.max_steps, 0"),
+    ],
+)
+def test_a_limit_of_lightning_that_ended_a_run_is_named(
+    tmp_path: Path, limit: dict[str, Any], reason: str
+) -> None:
+    callbacks = [*limit.pop("callbacks", ()), RolloutMetrics(), Results((0.5,))]
+    trainer = make_trainer(tmp_path, 9, callbacks, **limit)
+    trainer.fit(TinyModule(), datamodule=TinyData(mixed))
+    results = read(tmp_path)
+    assert results["status"] == "stopped"
+    assert results["reason"].startswith(reason)
 
 
 @pytest.mark.parametrize(
