@@ -33,7 +33,7 @@ _START_S = 120.0
 """Seconds that a process may take to start and to import the environment."""
 _GRACE_S = 5.0
 """Seconds after the limit at which a process ends itself, should nobody else."""
-_CHANGES_STATE = ("set_state", "step", "symmetries")
+_CHANGES_STATE = ("set_state", "step")
 """Methods that are called again when an environment is played again, besides ``reset``."""
 _ALWAYS = ("reset", "step", "get_state", "set_state", "render_text")
 _IF_DEFINED = (
@@ -169,11 +169,10 @@ def _expert_turn(self: _RemoteEnv, rng: random.Random, max_actions: int) -> Any:
 
 
 def _symmetries(self: _RemoteEnv) -> tuple[Symmetry, ...]:
-    number, size = self._call("symmetries")
-
     def image(index: int, part: str) -> Callable[[Any], Any]:
-        return lambda given: self._call("image", number, index, part, given)
+        return lambda given: self._call("image", index, part, given)
 
+    size = self._call("symmetries")
     return tuple(Symmetry(image(i, "state"), image(i, "action")) for i in range(size))
 
 
@@ -396,7 +395,8 @@ class _Hosted:
 
     def __init__(self, prototype: bytes, calls: Sequence[Call]) -> None:
         self._env: TextEnv = pickle.loads(prototype)
-        self._symmetries: list[Sequence[Symmetry]] = []
+        self._symmetries: tuple[Symmetry, ...] = ()
+        """Those of the task, once they were asked for."""
         for call in calls:
             self.call(call)
 
@@ -405,14 +405,16 @@ class _Hosted:
         if method in ("instruction", "actions", "max_actions", *_PROPERTIES):
             return getattr(self._env, method)
         if method == "image":
-            number, index, part, given = args
-            return getattr(self._symmetries[number][index], part)(given)
+            index, part, given = args
+            # Asked for in an earlier episode, or in a process that this one replaced.
+            self._symmetries = self._symmetries or tuple(self._env.symmetries())
+            return getattr(self._symmetries[index], part)(given)
         value = getattr(self._env, method)(*args, **kwargs)
         if method == "expert_turn":
             return value, args[0].getstate()
         if method == "symmetries":
-            self._symmetries.append(tuple(value))
-            return len(self._symmetries) - 1, len(self._symmetries[-1])
+            self._symmetries = tuple(value)
+            return len(self._symmetries)
         # A text, which is wrong, is refused where it arrives.
         is_listed = method == "vocabulary" and not isinstance(value, str)
         return list(value) if is_listed else value

@@ -85,6 +85,21 @@ def test_every_method_is_the_environments(host: EnvHost) -> None:
     assert plain.symmetries is TextEnv.symmetries, "what is not defined is not forwarded"
 
 
+def test_symmetries_outlive_an_episode_and_the_process(host: EnvHost) -> None:
+    """Hindsight imitation lists them once, and then plays a variant after the other; a hang of
+    another trajectory may end their process in between."""
+    near, far = Sokoban(), host.wrap(Sokoban())
+    near.reset(seed=3)
+    far.reset(seed=3)
+    listed, state = far.symmetries(), near.get_state()
+    far.reset(seed=4)
+    for worker in host._workers:
+        worker.stop()
+    for one, other in zip(near.symmetries(), listed, strict=True):
+        assert one.state(state) == other.state(state)
+        assert [*map(one.action, near.actions)] == [*map(other.action, near.actions)]
+
+
 class WithoutAnswers(Sokoban):
     """Says of itself that this task has neither expert nor features, as an adapter's may."""
 

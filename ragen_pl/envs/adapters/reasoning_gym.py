@@ -148,12 +148,17 @@ class ReasoningGym(ReplayState):
         """Return the answer that comes with the item, without a thought.
 
         Raises:
-            NoExpertError: if the item comes without one.
+            NoExpertError: if the item comes without one, or with one that is never scored.
         """
         if not self.has_expert:
             raise NoExpertError(
                 f"reasoning-gym gives no answer to this item of {self.task}: without an expert, "
                 "set data.warm_start.iterations to 0"
+            )
+        if not may_be_scored(self.task, self._answer):
+            raise NoExpertError(
+                f"reasoning-gym's own answer to this item of {self.task}, {self._answer!r}, has a "
+                "form that is never scored"
             )
         return "", (self._answer,)
 

@@ -203,8 +203,10 @@ class ToolEnv(ReplayState):
         """Play the moves of a state again, with the results that it holds."""
         self._result, self._results = None, ()
         self._recorded = tuple((bool(failed), str(text)) for failed, text in state["results"])
-        super().set_state(state)
-        self._recorded = ()
+        try:
+            super().set_state(state)
+        finally:  # a later call must not be answered from these
+            self._recorded = ()
 
     def vocabulary(self) -> Iterator[str]:
         """List the lines of the instruction and of the tools, and the texts around arguments."""

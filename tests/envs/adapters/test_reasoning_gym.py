@@ -10,7 +10,9 @@ import pytest
 pytest.importorskip("reasoning_gym", reason="needs the extra envs: pip install -e '.[envs]'")
 
 from ragen_pl.envs.adapters import ReasoningGym
+from ragen_pl.envs.adapters.answers import may_be_scored
 from ragen_pl.envs.adapters.reasoning_gym import HASH_DEPENDENT
+from ragen_pl.envs.base import NoExpertError
 from ragen_pl.errors import ConfigError
 
 
@@ -110,3 +112,17 @@ def test_items_without_an_answer_have_no_expert() -> None:
 def test_bad_arguments_are_named(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         ReasoningGym(**arguments)
+
+
+def test_an_answer_that_is_never_scored_is_not_demonstrated() -> None:
+    """Some of the items' own answers hold an integral that was not solved."""
+    env, refused = ReasoningGym("intermediate_integration"), 0
+    for seed in range(30):
+        env.reset(seed=seed)
+        if may_be_scored(env.task, env._answer):
+            assert expert(env) == env._answer
+        else:
+            refused += 1
+            with pytest.raises(NoExpertError, match=r"Integral\("):
+                expert(env)
+    assert 0 < refused < 15

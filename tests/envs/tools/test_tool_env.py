@@ -155,6 +155,9 @@ def test_what_cannot_be_repeated_is_a_part_of_the_state() -> None:
     assert fresh not in (text, state["results"][0][1])
     other.set_state(begun().get_state())
     assert other.render_text() == "A vault. Hint: 0"
+    with pytest.raises(TypeError):  # what is no text is no move
+        other.set_state({**state, "moves": [*state["moves"], None]})
+    assert other._recorded == (), "what was recorded must not answer a later call"
 
 
 def test_results_are_cut_and_can_be_encoded() -> None:
