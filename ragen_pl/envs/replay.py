@@ -17,7 +17,8 @@ class ReplayState(TextEnv):
     plays the moves, so it takes as long as they did.
 
     The noise seed belongs to the state from the first move on: before it nothing random has
-    happened, and the members of a group are in equal states.
+    happened, and the members of a group are in equal states. So a copy in a later state has the
+    noise of the original to come, and a teacher that tries ways on in copies knows its luck.
     """
 
     _seed = 0
