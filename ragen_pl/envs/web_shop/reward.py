@@ -38,7 +38,7 @@ def score(product: Product, goal: Goal, chosen: Mapping[str, str]) -> float:
         chosen: Values of options by their names.
     """
     cheap = goal.price_limit is None or product.price <= goal.price_limit
-    met = num_attributes(product, goal) + num_options(product, goal, chosen) + cheap
+    met = num_attributes(product, goal) + num_options(goal, chosen) + cheap
     return type_factor(product, goal) * met / (goal.num_wishes + 1)
 
 
@@ -76,21 +76,19 @@ def num_attributes(product: Product, goal: Goal) -> int:
     )
 
 
-def num_options(product: Product, goal: Goal, chosen: Mapping[str, str]) -> int:
-    """Return how many of the goal's options are chosen, at most as many as there are.
+def num_options(goal: Goal, chosen: Mapping[str, str]) -> int:
+    """Return how many of the goal's options are chosen; what nobody wished for earns nothing.
 
-    Sizes must be equal; others may be similar, and of colors the first name counts.
+    A size must be equal; other values may be similar, and of colors the first name counts.
     """
-    wished = [_color(value) for value in goal.options]
-    met = 0
-    for name, value in chosen.items():
-        value = _color(value)
-        if name.lower() == "size":
-            fits = value in wished
-        else:
-            fits = any(similarity(each, value) > _SIMILAR for each in wished)
-        met += fits or _names_anywhere(product, value)
-    return min(met, len(wished))
+    values = [(name.lower() == "size", _color(value)) for name, value in chosen.items()]
+    return sum(
+        any(
+            value == wished if is_size else similarity(wished, value) > _SIMILAR
+            for is_size, value in values
+        )
+        for wished in map(_color, goal.options)
+    )
 
 
 def _names_anywhere(product: Product, text: str) -> bool:
