@@ -25,7 +25,7 @@ from ragen_pl.runtime.user_faults import how_it_ends, is_own_end
 from ragen_pl.training.access import data_module, learner
 from ragen_pl.training.callback import RESERVED, RolloutCallback
 from ragen_pl.training.evaluation.generalization import training_gap
-from ragen_pl.training.evaluation.results import PolicyResult
+from ragen_pl.training.evaluation.results import PolicyResult, readable_evaluations
 from ragen_pl.training.evaluation.scored_policies import played_by_baseline, played_by_policy, score
 from ragen_pl.training.run_folder import FINAL, RESULTS, UNTRAINED, read_results
 from ragen_pl.training.trainer import (
@@ -383,8 +383,7 @@ class Results(RolloutCallback):
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Read the final scores of a run that is extended, before anything is written."""
-        content = read_results(run_dir_of(trainer)) or {}
-        entries = map(PolicyResult.from_dict, content.get("evaluations", ()))
+        entries, _ = readable_evaluations(read_results(run_dir_of(trainer)) or {})
         self._earlier_final = [entry for entry in entries if entry.policy == FINAL]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -403,8 +403,17 @@ def _data_files(data: Mapping[str, Any]) -> dict[str, str]:
     return {
         key: file_fingerprint(path)
         for key, value in given.items()
-        if value and "\0" not in value and (path := Path(value).expanduser()).is_file()
+        if (path := _file_named(value)) is not None
     }
+
+
+def _file_named(text: str) -> Path | None:
+    """Return the file that a text names; None for one that can name none, such as a long one."""
+    try:
+        path = Path(text).expanduser()
+        return path if path.is_file() else None
+    except (OSError, RuntimeError, ValueError):  # too long, an unknown ~user, a null character
+        return None
 
 
 def _load_checked(text: str) -> Any:
@@ -484,7 +493,13 @@ def run(argv: Sequence[str], kind: type[_ApplicationT]) -> _ApplicationT:
     try:
         return kind(argv, folder)
     except SIGTERMException as error:  # one that came before the run took over the signals
+        folder.restore()
         raise Interrupted(signal.SIGTERM) from error
+    except (KeyboardInterrupt, SystemExit) as error:
+        folder.restore()
+        if isinstance(error.__context__, KeyboardInterrupt):  # which Lightning exits for, with 1
+            raise Interrupted(signal.SIGINT) from error
+        raise
     except (MisconfigurationException, ConfigError) as error:
         folder.restore()  # the error may have come after an earlier run was moved
         short = shorten(str(error)) if isinstance(error, MisconfigurationException) else str(error)

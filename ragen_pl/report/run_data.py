@@ -13,7 +13,7 @@ import yaml
 
 from ragen_pl.report.recorded_curves import TENSORBOARD, Curve, read_curves
 from ragen_pl.report.recorded_trajectories import Entry, TrajectoryFolder
-from ragen_pl.training.evaluation.results import PolicyResult
+from ragen_pl.training.evaluation.results import PolicyResult, readable_evaluations
 from ragen_pl.training.run_folder import CONFIG, RESULTS, TRAJECTORIES
 
 ENVIRONMENT = "environment.json"
@@ -215,13 +215,7 @@ def _finite(value: Any) -> float:
 
 
 def _evaluations(results: Mapping[str, Any], notes: list[str]) -> tuple[PolicyResult, ...]:
-    found, num_unreadable = [], 0
-    entries = results.get("evaluations")
-    for entry in entries if isinstance(entries, list) else ():
-        try:
-            found.append(PolicyResult.from_dict(entry))
-        except (KeyError, TypeError, ValueError, AttributeError):
-            num_unreadable += 1
+    found, num_unreadable = readable_evaluations(results)
     if num_unreadable:
         notes.append(
             f"{num_unreadable} evaluations in {RESULTS} could not be read: they were written by "

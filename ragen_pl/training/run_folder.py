@@ -150,5 +150,6 @@ def finished_iterations(run_dir: Path) -> int | None:
     results = read_results(run_dir)
     if results is None or results.get("status") != "finished":
         return None
-    policies = [entry.get("policy") for entry in results.get("evaluations", ())]
+    entries = results.get("evaluations") or ()
+    policies = [entry.get("policy") for entry in entries if isinstance(entry, dict)]
     return results.get("iterations") if FINAL in policies else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import sys
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,6 +19,7 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from ragen_pl.cli import application
 from ragen_pl.cli.entry_point import main
+from ragen_pl.cli.resume import ClaimedFolder
 from ragen_pl.errors import ConfigError
 from ragen_pl.rollout.config import RolloutConfig
 from tests.support.lock_holder import held_lock
@@ -90,10 +92,9 @@ def test_given_loggers_are_added_and_know_the_folder_and_the_config(
     assert main(["fit", "--config", "tiny.yaml", *line]) == 0
     run = Path("runs/tiny")
     saved = yaml.safe_load((run / "config.yaml").read_text())
-    assert [entry["init_args"]["save_dir"] for entry in saved["trainer"]["logger"]] == [
-        str(run),
-        str(run),
-    ]
+    # Whoever starts another run with this file logs into the folder of that one.
+    folders = [entry["init_args"]["save_dir"] for entry in saved["trainer"]["logger"]]
+    assert folders == ["<run_dir>", "<run_dir>"]
     assert list((run / "tensorboard").glob("events*"))
     written = run / "lightning_logs" / "version_0"
     assert "train/" in (written / "metrics.csv").read_text()
@@ -221,6 +222,51 @@ def test_what_others_raise_keeps_its_traceback() -> None:
     made: Any = command
     with pytest.raises(KeyError):
         application.run([], made)
+
+
+class Claim(ClaimedFolder):
+    """Notes that the earlier run was put back."""
+
+    is_restored = False
+
+    def restore(self) -> None:
+        Claim.is_restored = True
+        super().restore()
+
+
+@pytest.mark.parametrize("is_within_lightning", [False, True])
+def test_what_is_interrupted_while_it_is_set_up_leaves_the_earlier_run_in_place(
+    is_within_lightning: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody who forgot to resume presses Ctrl-C; Lightning then exits with 1."""
+
+    def command(argv: Any, folder: Any) -> Any:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            if is_within_lightning:
+                sys.exit(1)
+            raise
+
+    made: Any = command
+    monkeypatch.setattr(application, "ClaimedFolder", Claim)
+    Claim.is_restored = False
+    with pytest.raises((KeyboardInterrupt, SystemExit)) as caught:
+        application.run([], made)
+    assert Claim.is_restored
+    assert not isinstance(caught.value, SystemExit) or caught.value.code == 130
+
+
+@pytest.mark.parametrize("text", ["", "x" * 400, "~~somebody", "a\0b", "no such file", "."])
+def test_a_text_that_names_no_file_is_a_text(text: str) -> None:
+    assert application._data_files({"env": {"init_args": {"story": text}}}) == {}
+
+
+def test_a_file_that_an_environment_reads_has_a_fingerprint(tmp_path: Path) -> None:
+    path = tmp_path / "questions.jsonl"
+    path.write_text("{}\n")
+    found = application._data_files({"env": {"init_args": {"questions": str(path)}}})
+    assert list(found) == ["data.env.init_args.questions"]
 
 
 def test_a_run_that_lightning_ends_by_sigterm_has_not_finished() -> None:

@@ -10,6 +10,7 @@ from lightning.pytorch.cli import SaveConfigCallback
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from ragen_pl.cli.config.groups import default_values
+from ragen_pl.cli.config.parser import RUN_DIR, place_loggers
 from ragen_pl.report.run_data import write_defaults
 from ragen_pl.report.side_by_side import leaves
 from ragen_pl.training.run_folder import CONFIG
@@ -31,6 +32,8 @@ class SavedConfig(SaveConfigCallback):
             whole = self.config.clone()
             # Of the command, not of the run: with null in it, test would take no checkpoint.
             whole.pop("ckpt_path")
+            # Another run that is started with this file has a folder of its own.
+            place_loggers(whole.trainer.logger, RUN_DIR, instead_of=whole.run_dir)
             self.parser.save(whole, path, skip_unset=False, overwrite=True, multifile=False)
             config = yaml.safe_load(path.read_text(encoding="utf-8"))
             write_defaults(path.parent, default_values(config))

@@ -232,6 +232,19 @@ def _action_ratio(trajectories: Sequence[Trajectory]) -> float | None:
     return fmean(ratios) if ratios else None
 
 
+def readable_evaluations(results: Mapping[str, Any]) -> tuple[list[PolicyResult], int]:
+    """Return the evaluations in the content of a ``results.json``, and how many entries another
+    version wrote in a form that cannot be read."""
+    found, num_unreadable = list[PolicyResult](), 0
+    entries = results.get("evaluations")
+    for entry in entries if isinstance(entries, list) else ():
+        try:
+            found.append(PolicyResult.from_dict(entry))
+        except (KeyError, TypeError, ValueError, AttributeError):
+            num_unreadable += 1
+    return found, num_unreadable
+
+
 # --- over all ranks -------------------------------------------------------------------------------
 
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen_pl.report.comparison import difference_of
-from ragen_pl.training.evaluation.results import PolicyResult, summarize
+from ragen_pl.training.evaluation.results import (
+    PolicyResult,
+    readable_evaluations,
+    summarize,
+)
 from ragen_pl.training.evaluation.success_statistics import wilson_interval
 from ragen_pl.types import FormatFault, StopReason, Trajectory, TrajectoryGroup
 from tests.support.doubles import make_group, make_trajectory, make_turn
@@ -154,3 +159,13 @@ def test_actions_are_compared_with_the_optimum_where_the_start_was_solved() -> N
     assert found.action_ratio == pytest.approx((2 / 1 + 2 / 2) / 2)
     unknown = summarize([TrajectoryGroup(0, 0, (played(None, success=True),))])
     assert unknown.action_ratio is None
+
+
+@pytest.mark.parametrize("odd", [None, [], [{}], [None, 3], "text"])
+def test_what_another_version_wrote_does_not_hide_the_rest(odd: Any) -> None:
+    result = summarize([make_group([0.0, 1.0], group_id=0)])
+    own = PolicyResult("final", "default", 0.5, result).to_dict()
+    content = {"evaluations": [*odd, own] if isinstance(odd, list) else odd}
+    found, num_unreadable = readable_evaluations(content)
+    assert [each.policy for each in found] == (["final"] if isinstance(odd, list) else [])
+    assert num_unreadable == (len(odd) if isinstance(odd, list) else 0)
