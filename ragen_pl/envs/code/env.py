@@ -15,9 +15,10 @@ from ragen_pl.envs.base import (
     resolve_seed,
 )
 from ragen_pl.envs.code import text
+from ragen_pl.envs.code.fences import program_in
 from ragen_pl.envs.code.judge import judge
 from ragen_pl.envs.code.problem import Problem, Problems
-from ragen_pl.envs.code.sources import CodeIO, program_in
+from ragen_pl.envs.code.sources import CodeIO
 from ragen_pl.envs.pieces import frequent_pieces
 from ragen_pl.envs.sandbox import require_sandbox
 from ragen_pl.envs.splits import Split

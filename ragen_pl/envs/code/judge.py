@@ -17,6 +17,11 @@ Fault = Literal["", "output", "error", "time", "skipped"]
 _START = 10.0
 """Seconds for the start of the sandbox on a busy machine."""
 _OUTPUT = 1 << 23
+"""Bytes of all reports together, which are ASCII."""
+_USUAL = 100_000
+"""Characters that the report on any test may have."""
+_FRAME = 64
+"""Characters of a report besides the value, and more."""
 _TOLERANCE = 1e-6
 
 
@@ -52,11 +57,13 @@ def judge(problem: Problem, program: str, seconds: float, memory: int) -> tuple[
         "inputs": inputs,
         "seconds": seconds,
     }
+    longest = _longest_report(problem)
+    job["longest"] = longest
     limits = Limits(
         seconds=_START + 1.5 * seconds * len(inputs),
         cpu_seconds=math.ceil(_START + seconds),
         memory=memory,
-        output=_OUTPUT,
+        output=max(_OUTPUT, len(inputs) * longest),
     )
     outcome = run_python(inside("run_tests.py"), json.dumps(job), limits)
     results = list(_results(problem, outcome.stdout))
@@ -64,6 +71,23 @@ def judge(problem: Problem, program: str, seconds: float, memory: int) -> tuple[
         results = [Result("error", "the program was stopped by the limits of the sandbox")]
     missing = len(inputs) - len(results)
     return (*results, *(Result("skipped") for _ in range(missing)))
+
+
+def _longest_report(problem: Problem) -> int:
+    """Return how many characters the report on a test may have: twice those of the longest right
+    output, since a right one may be written at more length, as far as there is room."""
+    longest = max((output_length(case) for case in problem.cases), default=0)
+    return max(_USUAL, min(_FRAME + 2 * longest, _OUTPUT // max(1, problem.num_tests)))
+
+
+def longest_output(tests: int) -> int:
+    """Return how many characters of JSON an output may have where there are so many tests."""
+    return max(_USUAL, _OUTPUT // max(1, tests)) - _FRAME
+
+
+def output_length(case: Case) -> int:
+    """Return how many characters of JSON the right output of a test has."""
+    return len(json.dumps([case.output] if case.boxed else case.output))
 
 
 @lru_cache(maxsize=4)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+import types
 from typing import Any
 
 
@@ -19,10 +20,13 @@ def main() -> None:
 def make(job: dict[str, Any]) -> list[Any]:
     """Return pairs of an input and its output, each input once."""
     printed, sys.stdout = sys.stdout, sys.stderr
-    names: dict[str, Any] = {"random": random, "Random": random.Random, "__name__": "program"}
-    exec(job["solution"], names)
-    names |= {"random": random, "Random": random.Random}
-    exec(job["generator"], names)
+    # A module that can be imported, as dataclasses do with that of a class.
+    module = sys.modules["program"] = types.ModuleType("program")
+    names = module.__dict__
+    for text in (job["solution"], job["generator"]):
+        names |= {"random": random, "Random": random.Random}
+        exec(compile(text, "<string>", "exec", dont_inherit=True), names)  # without __future__
+    random.seed(job["seed"])  # for generators that do not draw from what they are given
     rng, made = random.Random(job["seed"]), dict[str, Any]()
     for _ in range(job["tries"]):
         given = names["generate_inputs"](rng)

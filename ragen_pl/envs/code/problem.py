@@ -70,7 +70,8 @@ class Problem:
 
 
 class Problems(ABC):
-    """A source of problems. One in five, chosen by its name, is for evaluation."""
+    """A source of problems. One in five is for evaluation, chosen by its name unless the source
+    knows better."""
 
     @abstractmethod
     def all_names(self) -> Sequence[str]:

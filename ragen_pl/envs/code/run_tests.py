@@ -13,11 +13,11 @@ import signal
 import sys
 import time
 import traceback
+import types
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-_LONGEST_VALUE = 100_000
 _LONGEST_ERROR = 300
 _NAME = "<program>"
 _ENTERED, _PRINTED = Path("/tmp/entered"), Path("/tmp/printed")
@@ -84,12 +84,23 @@ def run(job: dict[str, Any], given: Any, path: Path) -> None:
         if reads:
             sys.stdout.flush()
             value = _PRINTED.read_text(encoding="utf-8", errors="replace")
-        text = json.dumps({"status": "value", "value": value})
-        if len(text) > _LONGEST_VALUE:
-            raise ValueError("the output is too long")
+        text = reported(value, job["longest"])
     except BaseException as error:  # whatever the program raises is its result
         text = json.dumps({"status": "error", "error": described(error)})
     path.write_text(text, encoding="utf-8")
+
+
+def reported(value: Any, longest: int) -> str:
+    """Return the report on a value, of at most so many characters.
+
+    Raises:
+        ValueError: if it is longer.
+        TypeError: if the value is no JSON.
+    """
+    text = json.dumps({"status": "value", "value": value})
+    if len(text) > longest:
+        raise ValueError("the output is too long")
+    return text
 
 
 def redirect(text: str, output: Path) -> None:
@@ -106,12 +117,12 @@ def redirect(text: str, output: Path) -> None:
 def call(job: dict[str, Any], given: Any) -> Any:
     """Run the program and, if it defines a function, return what the function returns."""
     reads = not job["entry"]
-    names: dict[str, Any] = {"__name__": "__main__" if reads else "program"}
+    names = module("__main__" if reads else "program")
     sys.argv = [_NAME]
     if job["before"]:
-        exec(job["before"], names)
+        execute(job["before"], names)
     try:
-        exec(compile(job["program"], _NAME, "exec"), names)
+        execute(job["program"], names, _NAME)
     except SystemExit:
         if not reads:
             raise
@@ -119,12 +130,24 @@ def call(job: dict[str, Any], given: Any) -> Any:
         return None
     function = find(names, job["entry"])
     if job["check"]:
-        exec(job["check"], names)  # it may call what stands before the program, too
+        execute(job["check"], names)  # it may call what stands before the program, too
         names["check"](function)
         return True
     if isinstance(given, dict):
         return function(**given)
     return function(*given)
+
+
+def module(name: str) -> dict[str, Any]:
+    """Return the names of an empty module that can be imported, as dataclasses and pickle do with
+    the module of a class."""
+    made = sys.modules[name] = types.ModuleType(name)
+    return made.__dict__
+
+
+def execute(text: str, names: dict[str, Any], file: str = "<string>") -> None:
+    """Run a program in a module, without the ``__future__`` of this file."""
+    exec(compile(text, file, "exec", dont_inherit=True), names)
 
 
 def find(names: dict[str, Any], entry: str) -> Any:

@@ -7,32 +7,47 @@ import hashlib
 import json
 import re
 import sys
-import textwrap
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
-from ragen_pl.envs.code.judge import inside, judge
+from ragen_pl.envs.code.fences import program_in
+from ragen_pl.envs.code.judge import inside, judge, longest_output, output_length
 from ragen_pl.envs.code.problem import Case, Problem, Problems
 from ragen_pl.envs.data_files import DataRow, read_rows
 from ragen_pl.envs.packages import folder_of
 from ragen_pl.envs.sandbox import Limits, run_python
-from ragen_pl.envs.splits import Split
+from ragen_pl.envs.splits import Split, split_of
 from ragen_pl.errors import ConfigError
 
 _SECONDS = 3.0
 """Time of a test in which a reference solution has to be right."""
 _IMPORT = re.compile(r"^\s*(?:import|from)\s+([A-Za-z_]\w*)", re.MULTILINE)
 _IMPORTS = re.compile(r"^\s*import\s+(.*,.*)$", re.MULTILINE)
+_OUTER = re.compile(
+    r"\btime\.time(?:_ns)?\s*\(|(?<![\w.])time(?:_ns)?\(\)|\.(?:now|utcnow|today)\s*\("
+    r"|\b(?:perf_counter|monotonic|process_time)(?:_ns)?\s*\("
+    r"|\b(?:localtime|gmtime|ctime)\s*\(\s*\)"
+    r"|\burandom\s*\(|\bsecrets\.|\buuid[14]\s*\(|\bSystemRandom\b"
+)
+"""What reads the clock, or the system's random numbers, which no seed repeats."""
+_DRAWS = re.compile(
+    r"(?<![\w.])random\.(?!Random\b|seed\b)[a-z]\w*|^\s*from random import (?!Random\s*$)"
+    r"|\bRandom\(\s*\)",
+    re.MULTILINE,
+)
+_SEEDED = re.compile(r"\bseed\(\s*(?!None\b)[^\s)]")
 
 
 class CodeIO(Problems):
     """The 3,002 problems of reasoning-gym's code set, those that need the standard library alone.
 
     Each has a statement in words, a solution and a generator of inputs. The tests are inputs of the
-    generator and the outputs of the solution, made in the sandbox. Problems whose solution fails,
-    or gives other outputs when it is tested, or always the same, are left out. They take the place
-    of DeepCoder's.
+    generator and the outputs of the solution, made in the sandbox. Problems that read the clock or
+    whose solution draws random numbers without a seed are left out, and those whose solution fails,
+    or gives other outputs when it is tested, or always the same. They take the place of
+    DeepCoder's.
 
     Args:
         tests: Tests of a problem.
@@ -65,11 +80,28 @@ def _codeio() -> Mapping[str, Mapping[str, str]]:
     path = folder_of("reasoning_gym", "CodeIO") / "data" / "codeio.jsonl.gz"
     with gzip.open(path, "rt", encoding="utf-8") as file:
         rows = [json.loads(line) for line in file if line.strip()]
-    return {
-        f"codeio-{number}": row
-        for number, row in enumerate(rows)
-        if _is_plain(f"{row['code_sample']}\n{row['input_generator']}")
-    }
+    found: dict[str, Mapping[str, str]] = {}
+    stated: set[str] = set()
+    for number, row in enumerate(rows):
+        solution, generator = row["code_sample"], row["input_generator"]
+        statement = _normalized(f"{row['task_description']} {row['input_output_spec']}")
+        if statement in stated:  # or the splits could share it
+            continue
+        if _is_plain(f"{solution}\n{generator}") and repeats(solution, generator):
+            stated.add(statement)
+            found[f"codeio-{number}"] = row
+    return found
+
+
+def repeats(solution: str, generator: str) -> bool:
+    """Return whether tests come out the same at any time, as far as the text tells.
+
+    Neither program may read the clock or the system's random numbers, and the solution may not
+    draw from ``random`` without a seed; for the generator ``make_tests.py`` sets one.
+    """
+    if _OUTER.search(solution) or _OUTER.search(generator):
+        return False
+    return not _DRAWS.search(solution) or _SEEDED.search(solution) is not None
 
 
 def _is_plain(program: str) -> bool:
@@ -170,11 +202,15 @@ class JsonLines(Problems):
          "tests": [{"input": [1, 2], "output": 3}]}
 
     ``entry_point`` is another name of ``entry``; a solution must have the function, and names of
-    problems must differ. Without a function, programs read their standard input and print.
+    problems must differ. Without a function, programs read their standard input and print. A
+    problem without a name (``name``, ``task_id``, ``question_id``) is left out where it repeats an
+    earlier statement. The statement decides the split, so that splits share none.
 
     Args:
         path: Path of the file.
-        most_tests: Tests of a problem; of more, the first are taken.
+        most_tests: Tests of a problem; of more, the first are taken. Tests whose output is too
+            long to be compared are left out: at most 419,000 characters of JSON where there are
+            20 tests, more for fewer, and never less than 99,000.
     """
 
     def __init__(self, path: str, most_tests: int = 20) -> None:
@@ -187,6 +223,10 @@ class JsonLines(Problems):
         """List the problems of the file."""
         return list(_read(self.path, self.most_tests))
 
+    def names(self, split: Split) -> Sequence[str]:
+        """List the problems of a split."""
+        return _names(self.path, self.most_tests, split)
+
     def problem(self, name: str) -> Problem:
         """Return a problem."""
         return _read(self.path, self.most_tests)[name]
@@ -196,8 +236,13 @@ class JsonLines(Problems):
 def _read(path: str, most_tests: int) -> Mapping[str, Problem]:
     problems: dict[str, Problem] = {}
     places: dict[str, str] = {}
+    stated: set[str] = set()
     for row in read_rows(path, "path"):
-        problem = problem_of(row, f"line-{row.number}", most_tests)
+        problem = problem_of(row, most_tests)
+        statement = _normalized(problem.statement)
+        if statement in stated and _name(row) is None:
+            continue
+        stated.add(statement)
         if problem.name in problems:
             raise ConfigError(
                 f"{row.place}: its name is {problem.name!r}, which is also that of "
@@ -208,8 +253,26 @@ def _read(path: str, most_tests: int) -> Mapping[str, Problem]:
     return problems
 
 
-def problem_of(row: DataRow, name: str, most_tests: int) -> Problem:
-    """Return the problem of a row.
+@lru_cache(maxsize=8)
+def _names(path: str, most_tests: int, split: Split) -> tuple[str, ...]:
+    """List the problems of a split, which the statement decides: other names may repeat it."""
+    return tuple(
+        name
+        for name, problem in _read(path, most_tests).items()
+        if split in ("all", split_of(_normalized(problem.statement)))
+    )
+
+
+def _normalized(statement: str) -> str:
+    return " ".join(statement.split())
+
+
+def _name(row: DataRow) -> Any:
+    return row.get("name", "task_id", "question_id") or None
+
+
+def problem_of(row: DataRow, most_tests: int) -> Problem:
+    """Return the problem of a row; without a name it is named by a hash of its statement.
 
     Raises:
         ConfigError: if it has none of the known forms; the message says what is missing.
@@ -223,6 +286,7 @@ def problem_of(row: DataRow, name: str, most_tests: int) -> Problem:
     entry, cases = _tests(row)
     if not cases:
         raise ConfigError(f"{row.place}, has no tests: {_FORMS}")
+    cases = _usable(cases, row, most_tests)
     solution = _solution(row)
     if entry and solution and re.search(rf"\b{re.escape(entry)}\b", solution) is None:
         raise ConfigError(f"{row.place}: its solution defines no function {entry}, which it names")
@@ -231,10 +295,12 @@ def problem_of(row: DataRow, name: str, most_tests: int) -> Problem:
         statement = f"{statement.strip()}\nStart from:\n{starter}"
     elif entry:
         statement = f"{statement.strip()}\nDefine the function {entry}."
+    statement = statement.strip()
+    digest = hashlib.sha256(_normalized(statement).encode(errors="replace")).hexdigest()
     return Problem(
-        name=str(row.get("name", "task_id", "question_id") or name),
-        statement=statement.strip(),
-        cases=tuple(cases[:most_tests]),
+        name=str(_name(row) or f"problem-{digest[:12]}"),
+        statement=statement,
+        cases=tuple(cases),
         entry=entry,
         before="from typing import *\n" if entry else "",
         solution=solution,
@@ -245,6 +311,19 @@ def problem_of(row: DataRow, name: str, most_tests: int) -> Problem:
 _STATEMENTS = ("question", "problem", "question_content", "prompt")
 _FORMS = "docs/environments.md has the accepted fields"
 _TEST = "a list of objects with input and output"
+
+
+def _usable(cases: Sequence[Case], row: DataRow, most: int) -> list[Case]:
+    """Return the first tests, without those whose output is too long to be compared."""
+    room = longest_output(min(most, len(cases)))
+    found = list(islice((case for case in cases if output_length(case) <= room), most))
+    if not found:
+        least = min(map(output_length, cases))
+        raise ConfigError(
+            f"{row.place}, has no test whose output can be compared: the shortest has {least} "
+            f"characters of JSON, and {room} are the most"
+        )
+    return found
 
 
 def _tests(row: DataRow) -> tuple[str, list[Case]]:
@@ -317,17 +396,23 @@ def _decoded(row: DataRow, key: str) -> Any:
 
 def _solution(row: DataRow) -> str:
     """Return the first solution of a problem; empty if it has none."""
-    given = row.get("solution") or row.get("solutions") or ""
-    if isinstance(given, str) and given.lstrip().startswith("["):
-        given = _decoded(row, "solution" if row.get("solution") else "solutions")
+    given = row.get("solution") or ""
+    if not given:
+        given = row.get("solutions") or ""
+        if isinstance(given, str) and given.lstrip().startswith("["):
+            given = _decoded(row, "solutions")
+    elif isinstance(given, str) and (several := _texts(given)):
+        given = several
     first = given[0] if isinstance(given, list) and given else given
     return program_in(str(first)) if first else ""
 
 
-_FENCED = re.compile(r"```[A-Za-z0-9]*[ \t]*\n(.*?)```", re.DOTALL)
-
-
-def program_in(text: str) -> str:
-    """Return the last block of a text between fences of Markdown; all of it if there are none."""
-    blocks = _FENCED.findall(text)
-    return textwrap.dedent(blocks[-1] if blocks else text).strip()
+def _texts(text: str) -> list[str]:
+    """Return the texts of a JSON list of them; empty for anything else, such as a program that
+    begins with a list."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    is_list = isinstance(found, list) and all(isinstance(each, str) for each in found)
+    return found if is_list else []

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from ragen_pl.envs.code import Case, Code, CodeIO, HumanEval, JsonLines
-from ragen_pl.envs.code.judge import judge
+from ragen_pl.envs.code.fences import program_in
+from ragen_pl.envs.code.judge import judge, longest_output
 from ragen_pl.envs.code.problem import Problem
-from ragen_pl.envs.code.sources import problem_of, program_in
+from ragen_pl.envs.code.sources import problem_of, repeats
 from ragen_pl.envs.data_files import DataRow
 from ragen_pl.errors import ConfigError
 from tests.support.extras import need, need_sandbox
@@ -48,7 +49,7 @@ LIVE = {
 
 
 def read(content: dict[str, Any], most_tests: int = 9) -> Problem:
-    return problem_of(DataRow("path: x, line 1", 1, content), "line-1", most_tests)
+    return problem_of(DataRow("path: x, line 1", 1, content), most_tests)
 
 
 @pytest.mark.parametrize(
@@ -86,12 +87,14 @@ def test_a_file_is_played(tmp_path: Path) -> None:
         file.write(lines)
     problems = JsonLines(str(tmp_path / "problems.jsonl"))
     packed = JsonLines(str(tmp_path / "problems.jsonl.gz"))
-    assert problems.all_names() == packed.all_names() == ["line-1", "line-2", "q7"]
-    programs = {
-        "line-1": "print(input())",
-        "line-2": "def add(a, b): return [a + b]",
-        "q7": "class Solution:\n    def add(self, a: List[int], b): return a + b",
-    }
+    assert problems.all_names() == packed.all_names()
+    assert problems.all_names()[2] == "q7"
+    sources = (
+        "print(input())",
+        "def add(a, b): return [a + b]",
+        "class Solution:\n    def add(self, a: List[int], b): return a + b",
+    )
+    programs = dict(zip(problems.all_names(), sources, strict=True))
     for name, program in programs.items():
         (result,) = judge(problems.problem(name), program, 3.0, 1 << 29)
         assert result.fault == "", (name, result)
@@ -141,6 +144,128 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def test_the_last_block_is_the_program() -> None:
     assert program_in("a\n```\nx = 1\n```\nb\n```py\n  y = 2\n  z = 3\n```") == "y = 2\nz = 3"
     assert program_in(" x = 1\n") == "x = 1"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```python\r\n{}\r\n```\r\n",
+        "``` python\n{}\n```",
+        "```python3 \n{}\n``` \nDone.",
+        "First:\n```python\n{}\n",
+        "~~~\n{}\n~~~",
+        "````python\n{}\n````",
+        "Here it is: ```python\n{}\n```",
+        "```python\n{}```\nDone.",
+        "```c++\nint x;\n```\n```python\n{}\n```\n",
+        "```python\nx = (\nOnce more:\n```python\n{}\n```",
+        "{}",
+    ],
+)
+@pytest.mark.parametrize(
+    "program",
+    [
+        "x = 1\ny = ~~~x",
+        's = "```"\nt = """``` or """',
+        's = """a\n   \n\t\nb"""',
+    ],
+)
+def test_a_program_is_found_between_any_fences(text: str, program: str) -> None:
+    assert program_in(text.replace("{}", program)) == program
+
+
+def test_fences_further_from_the_margin_are_the_programs_own() -> None:
+    program = 'def f():\n    """Call it.\n\n    ```\n    f()\n    ```\n    """'
+    for fence in ("```", "~~~"):
+        assert program_in(f"{fence}python\n{program}\n{fence}\nDone.") == program
+
+
+def test_what_is_indented_as_a_whole_is_moved_to_the_margin() -> None:
+    assert program_in("  if x:\n\n      y = 2\n") == "if x:\n\n    y = 2"
+
+
+def test_equal_problems_are_in_one_split(tmp_path: Path) -> None:
+    path, rows = tmp_path / "problems.jsonl", []
+    for number in range(30):
+        row = {**PLAIN, "question": f"Add {number}."}
+        spaced = {**row, "question": f" Add\n{number}. "}
+        rows += [row, row, {**row, "name": f"a{number}"}, {**row, "name": f"b{number}"}, spaced]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    problems = JsonLines(str(path))
+    assert len(problems.all_names()) == len(set(problems.all_names())) == 3 * 30
+    sides = [
+        {" ".join(problems.problem(name).statement.split()) for name in problems.names(split)}
+        for split in ("train", "eval")
+    ]
+    assert all(sides)
+    assert not sides[0] & sides[1]
+    assert len(sides[0] | sides[1]) == 30
+    assert problems.names("all") == tuple(problems.all_names())
+    # The place in the file does not matter.
+    path_2 = tmp_path / "turned.jsonl"
+    path_2.write_text("\n".join(map(json.dumps, reversed(rows))))
+    turned = JsonLines(str(path_2)).names("train")
+    named = {name for name in problems.names("train") if name[0] in "ab"}
+    assert named == {name for name in turned if name[0] in "ab"}
+
+
+def test_tests_that_are_too_long_to_compare_are_left_out() -> None:
+    room = longest_output(2)
+    long = {"input": [1, 2], "output": "x" * room}  # and two quotes
+    tests = [long, *PLAIN["tests"]]
+    assert read({**PLAIN, "tests": tests}).cases == (Case([1, 2], 3),)
+    fits = {"input": [1, 2], "output": "x" * (room - 2)}
+    assert read({**PLAIN, "tests": [fits, fits]}).num_tests == 2
+    with pytest.raises(ConfigError, match=r"line 1, has no test whose output .* characters"):
+        read({**PLAIN, "tests": [{**long, "output": "x" * longest_output(1)}]})
+
+
+def test_long_outputs_are_compared() -> None:
+    need_sandbox()
+    length = longest_output(1) - 2
+    cases = [{"input": [length], "output": "x" * length}]
+    problem = read({**PLAIN, "tests": cases})
+    (right,) = judge(problem, "def add(n): return 'x' * n", 3.0, 1 << 29)
+    assert not right.fault
+    (long,) = judge(problem, "def add(n): return 'x' * 2 * n", 3.0, 1 << 29)
+    assert (long.fault, "too long" in long.got) == ("error", True)
+
+
+@pytest.mark.parametrize(
+    ("solution", "program"),
+    [
+        ("[print(i) for i in range(3)]", "[print(i) for i in range(3)]"),
+        ("[1, 2]", "[1, 2]"),
+        ('["x = 1", "x = 2"]', "x = 1"),
+    ],
+)
+def test_a_solution_may_begin_with_a_list(solution: str, program: str) -> None:
+    assert read({**PRIME, "solution": solution}).solution == program
+
+
+@pytest.mark.parametrize(
+    ("solution", "generator", "same"),
+    [
+        ("def f(time): return time", "rng.random()", True),
+        ("import time\nx = time.time()", "", False),
+        ("from time import time\nx = time()", "", False),
+        ("x = then.time()", "", True),
+        ("x = datetime.now()", "", False),
+        ("", "x = date.today()", False),
+        ("import secrets", "secrets.token_bytes(3)", False),
+        ("import random\nx = random.choice(y)", "", False),
+        ("import random\nrandom.seed(3)\nx = random.choice(y)", "", True),
+        ("import random\nrandom.seed()\nx = random.choice(y)", "", False),
+        ("from random import randint", "", False),
+        ("from random import Random\nx = Random(3)", "", True),
+        ("x = Random().random()", "", False),
+        ("", "random.choice(y)", True),
+    ],
+)
+def test_what_reads_the_clock_or_draws_without_a_seed_is_known(
+    solution: str, generator: str, same: bool
+) -> None:
+    assert repeats(solution, generator) is same
 
 
 def test_human_eval_is_not_trained_on() -> None:
