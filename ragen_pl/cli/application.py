@@ -492,11 +492,10 @@ def run(argv: Sequence[str], kind: type[_ApplicationT]) -> _ApplicationT:
     folder = ClaimedFolder()
     try:
         return kind(argv, folder)
-    except SIGTERMException as error:  # one that came before the run took over the signals
-        folder.restore()
-        raise Interrupted(signal.SIGTERM) from error
     except (KeyboardInterrupt, SystemExit) as error:
         folder.restore()
+        if isinstance(error, SIGTERMException):  # it came before the run took over the signals
+            raise Interrupted(signal.SIGTERM) from error
         if isinstance(error.__context__, KeyboardInterrupt):  # which Lightning exits for, with 1
             raise Interrupted(signal.SIGINT) from error
         raise

@@ -296,10 +296,11 @@ def _start_afresh(_: object, old: Any, new: Any) -> None:
             old.pop(key, None)
 
 
-def place_loggers(loggers: Any, run_dir: str, instead_of: str = RUN_DIR) -> None:
-    """Write the run's folder into loggers' configurations, in place of ``RUN_DIR``."""
+def place_loggers(loggers: Any, folder: str, instead_of: str = RUN_DIR) -> None:
+    """Write a folder into loggers' configurations where another one stands, ``RUN_DIR`` before a
+    run has its own."""
     for entry in loggers if isinstance(loggers, list) else [loggers]:
         arguments = entry.get("init_args") if isinstance(entry, Namespace) else None
         for key in _FOLDER_KEYS:
             if arguments is not None and arguments.get(key) == instead_of:
-                arguments[key] = run_dir
+                arguments[key] = folder

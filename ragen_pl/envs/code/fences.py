@@ -28,22 +28,23 @@ def _margin(line: str) -> str:
     return line[: len(line) - len(line.lstrip())]
 
 
+def _ends(found: re.Match[str], fence: str, margin: int) -> bool:
+    """Return whether a line that is a fence ends the block that another fence opened."""
+    is_alone = not found[1].strip()
+    return is_alone and found[2].startswith(fence) and len(found[1]) <= margin
+
+
 def _blocks(text: str) -> Iterator[str]:
     fence, margin, block = "", 0, list[str]()
     for line in text.split("\n"):
         found = _FENCE.fullmatch(line)
-        if fence and not (
-            found
-            and found[2].startswith(fence)
-            and not found[1].strip()
-            and len(found[1]) <= margin
-        ):
-            block.append(line)
-        elif found:
+        if found and (not fence or _ends(found, fence, margin)):
             if fence:
                 yield "\n".join(block)
             # A language begins a block, even where the one before it was not closed.
             fence = found[2] if found[3] or not fence else ""
             margin, block = len(_margin(line)), []
+        elif fence:
+            block.append(line)
     if fence:  # not closed on a line of its own, but perhaps at the end of one
         yield re.split(rf"{fence}[ \t]*$", "\n".join(block), maxsplit=1, flags=re.MULTILINE)[0]
