@@ -15,6 +15,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
 from ragen_pl.distributed.collectives import gather_objects
+from ragen_pl.distributed.failed_ranks import reason_of_lost_rank
 from ragen_pl.errors import ConfigError
 from ragen_pl.report.tables import Validation, format_json, format_results
 from ragen_pl.rollout.actors import Actor
@@ -268,7 +269,8 @@ class Results(RolloutCallback):
         else:
             is_explained = isinstance(exception, ConfigError)
             kind = "" if is_explained else f"{type(exception).__name__}: "
-            self._report(trainer, "failed", f"{kind}{exception}")
+            elsewhere = reason_of_lost_rank(run_dir_of(trainer), exception)
+            self._report(trainer, "failed", elsewhere or f"{kind}{exception}")
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Report a run that was stopped in its first rollout: it has no ``on_train_end``."""

@@ -58,9 +58,10 @@ from ragen_pl.cli.resume import (
 )
 from ragen_pl.cli.saved_metadata import SavedMetadata
 from ragen_pl.distributed.checkpoint_io import AnyCheckpointIO
+from ragen_pl.distributed.failed_ranks import reason_of_lost_rank
 from ragen_pl.distributed.fsdp import FSDP2, FSDP_NAME
 from ragen_pl.envs.fingerprint import file_fingerprint
-from ragen_pl.errors import ConfigError
+from ragen_pl.errors import ConfigError, LostRankError
 from ragen_pl.models import EmbeddedModel, Endpoint
 from ragen_pl.report.side_by_side import leaves
 from ragen_pl.rollout.config import RolloutConfig
@@ -197,8 +198,19 @@ class Application(LightningCLI):
         """Run the command; report settings that the loaded model or data contradict."""
         if self._has_ended:
             return
-        with self.qualified(ConfigError), explain_out_of_memory():
+        with self.qualified(ConfigError), self._lost_ranks_explained(), explain_out_of_memory():
             super()._run_subcommand(subcommand)
+
+    @contextmanager
+    def _lost_ranks_explained(self) -> Iterator[None]:
+        """End with what another rank failed with, if that is why this one cannot go on."""
+        try:
+            yield
+        except RuntimeError as error:
+            reason = reason_of_lost_rank(Path(self.trainer.default_root_dir), error)
+            if not reason:
+                raise
+            raise LostRankError(reason) from error
 
     @contextmanager
     def qualified(self, *kinds: type[Exception]) -> Iterator[None]:

@@ -29,7 +29,7 @@ from ragen_pl.cli.config.files import (
 from ragen_pl.cli.config.messages import refuse_unknown_command
 from ragen_pl.cli.help_page import help_page
 from ragen_pl.cli.new_project import new_project
-from ragen_pl.errors import ConfigError
+from ragen_pl.errors import ConfigError, LostRankError
 from ragen_pl.runtime.user_faults import (
     how_it_ends,
     is_own_end,
@@ -41,6 +41,7 @@ from ragen_pl.runtime.wait_policy import limit_spinning
 
 INTERRUPTED = 130
 BAD_CONFIG = 2
+FAILED = 1
 _FUNCTIONS = {
     PLAN: "ragen_pl.cli.plan.command.plan",
     PLAY: "ragen_pl.cli.play.command.play",
@@ -61,7 +62,8 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return the exit status: 0, 1 if ``doctor`` or ``check-env`` finds a
-    failure, 2 for a bad configuration, 130, 143 and 138 after SIGINT, SIGTERM and SIGUSR1.
+    failure or another rank of the run failed, 2 for a bad configuration, 130, 143 and 138 after
+    SIGINT, SIGTERM and SIGUSR1.
 
     Args:
         argv: The command and its options; None takes those of the process.
@@ -89,6 +91,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(f"error: {visible(str(error))}", file=sys.stderr)
         return BAD_CONFIG
+    except LostRankError as error:
+        print(f"error: {visible(str(error))}", file=sys.stderr)
+        return FAILED
     except KeyboardInterrupt:  # before the run took over the signals
         return INTERRUPTED
     return status if isinstance(status, int) else 0

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from ragen_pl.distributed.failed_ranks import first_failure
 from ragen_pl.report.recorded_curves import TENSORBOARD, Curve, read_curves
 from ragen_pl.report.recorded_trajectories import Entry, TrajectoryFolder
 from ragen_pl.training.evaluation.results import PolicyResult, readable_evaluations
@@ -113,11 +114,12 @@ class RunReader:
                 f"{self.path} holds no run: none of {CONFIG}, {RESULTS}, {TENSORBOARD}/ and "
                 f"{TRAJECTORIES}/ is there; give the folder of a run"
             )
+        status, reason = _end(self.path, results)
         return RunData(
             name=self.path.resolve().name,
             path=self.path,
-            status=str(results.get("status", "unknown")),
-            reason=str(results.get("reason") or ""),
+            status=status,
+            reason=reason,
             totals=_totals(results),
             evaluations=_evaluations(results, notes),
             curves=recorded.curves,
@@ -160,6 +162,14 @@ def _read_json(path: Path, notes: list[str], what: str) -> dict[str, Any]:
         notes.append(f"No {what}: {path.name} holds no mapping.")
         return {}
     return content
+
+
+def _end(run: Path, results: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the status and the reason. The first rank is killed with the others when one fails,
+    and may have had no time to write either."""
+    status, reason = str(results.get("status", "unknown")), str(results.get("reason") or "")
+    failure = first_failure(run) if status == "running" else ""
+    return ("failed", failure) if failure else (status, reason)
 
 
 def _read_results(run: Path, notes: list[str]) -> dict[str, Any]:

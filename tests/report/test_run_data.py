@@ -128,3 +128,17 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
         RunReader(tmp_path).read()
     with pytest.raises(ValueError, match="is no folder"):
         RunReader(tmp_path / "absent").read()
+
+
+def test_a_first_rank_that_was_killed_with_the_others_has_failed(run: Path) -> None:
+    """It had no time to write so, and its results say that the run goes on."""
+    results = json.loads((run / "results.json").read_text())
+    (run / "results.json").write_text(json.dumps(results | {"status": "running"}))
+    assert RunReader(run).read().status == "running"
+    (run / "failed").mkdir()
+    (run / "failed/rank37.txt").write_text("rank 37 on n4, iteration 9: OSError: gone\n\nTraceback")
+    data = RunReader(run).read()
+    assert data.status == "failed"
+    assert data.reason.startswith("rank 37 on n4, iteration 9: OSError: gone (")
+    (run / "results.json").write_text(json.dumps(results))
+    assert RunReader(run).read().status == "finished", "of an evaluation after the run"

@@ -1,0 +1,97 @@
+"""What ended a rank, told where the other ranks and the reader of a run find it.
+
+When a rank fails, the others learn that its connection is gone, or nothing at all. So a rank that
+fails for a reason of its own writes it to ``failed/rank{n}.txt`` of the run folder, with its
+traceback. The others end with this reason instead of a traceback about their connections, and a
+report names it even if the first rank was killed before it could write its results.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import time
+import traceback
+from contextlib import suppress
+from pathlib import Path
+
+import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import get_error_handler
+
+from ragen_pl.distributed.collectives import rank, world_size
+from ragen_pl.runtime.durable_files import write_text
+from ragen_pl.runtime.out_of_memory import is_out_of_memory
+from ragen_pl.runtime.user_faults import describe_fault
+from ragen_pl.runtime.visible_text import one_line
+
+FOLDER = "failed"
+_PATIENCE = 5.0
+"""Seconds in which a shared disk shows what another machine wrote."""
+_BACKENDS = ("gloo", "NCCL")
+"""Names in the messages of plain RuntimeErrors, which the backward pass raises, too."""
+_LAUNCHER_READS = "TORCHELASTIC_ERROR_FILE"
+
+
+def record_failure(run_dir: Path, error: Exception, iteration: int) -> None:
+    """Write what ended this rank, for the others, and for torchrun's own summary.
+
+    A single process, whose terminal shows its traceback, writes nothing; nor does a rank that ends
+    because it lost another one.
+
+    Args:
+        run_dir: The folder of the run, which all ranks see.
+        error: What the rank ends with.
+        iteration: The iteration it was in, from 1 on.
+    """
+    if world_size() == 1 or is_lost_rank(error):
+        return
+    told = one_line(describe_fault(error))
+    first = f"rank {rank()} on {socket.gethostname()}, iteration {iteration}: {told}"
+    lines = "".join(traceback.format_exception(error))
+    with suppress(OSError):  # a full disk: the terminal has it all the same
+        write_text(run_dir / FOLDER / f"rank{rank()}.txt", f"{first}\n\n{lines}")
+    if os.environ.get(_LAUNCHER_READS):
+        get_error_handler().record_exception(error)
+
+
+def forget_failures(run_dir: Path) -> None:
+    """Remove what ended the ranks of an earlier attempt; only the first rank may call it."""
+    shutil.rmtree(run_dir / FOLDER, ignore_errors=True)
+
+
+def first_failure(run_dir: Path, patience: float = 0.0) -> str:
+    """Return which rank failed first, why, and where its traceback is; empty if none did.
+
+    Args:
+        run_dir: The folder of the run.
+        patience: Seconds to wait for one.
+    """
+    end = time.monotonic() + patience
+    while not (found := _failures(run_dir)) and time.monotonic() < end:
+        time.sleep(0.1)
+    return f"{found[0][1]} ({run_dir / FOLDER} has the traceback)" if found else ""
+
+
+def _failures(run_dir: Path) -> list[tuple[float, str]]:
+    """Return the times and the first lines of what ended ranks, the earliest first."""
+    found = []
+    for path in (run_dir / FOLDER).glob("rank*.txt"):
+        with suppress(OSError), path.open(encoding="utf-8", errors="replace") as file:
+            found.append((path.stat().st_mtime, one_line(file.readline())))
+    return sorted(found)
+
+
+def reason_of_lost_rank(run_dir: Path, error: BaseException) -> str:
+    """Return what ended the rank whose loss an error is; empty if the error is another one, or if
+    the lost rank could not write why."""
+    return first_failure(run_dir, _PATIENCE) if is_lost_rank(error) else ""
+
+
+def is_lost_rank(error: BaseException) -> bool:
+    """Return whether an error means that the connection to another rank failed."""
+    if is_out_of_memory(error):  # for a buffer of the backend
+        return False
+    if isinstance(error, dist.DistError):
+        return True
+    return isinstance(error, RuntimeError) and any(name in str(error) for name in _BACKENDS)

@@ -1,0 +1,97 @@
+"""What ended one rank is told by the others and by the run's folder."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+from ragen_pl.distributed import failed_ranks
+from ragen_pl.distributed.failed_ranks import (
+    FOLDER,
+    first_failure,
+    forget_failures,
+    is_lost_rank,
+    reason_of_lost_rank,
+    record_failure,
+)
+
+CLOSED = RuntimeError(
+    "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer"
+)
+
+
+def as_rank(number: int, of: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failed_ranks, "rank", lambda: number)
+    monkeypatch.setattr(failed_ranks, "world_size", lambda: of)
+
+
+def fail(run_dir: Path, error: Exception, iteration: int) -> None:
+    """Record an error as a rank that raised it."""
+    try:
+        raise error
+    except type(error) as raised:
+        record_failure(run_dir, raised, iteration)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_lost"),
+    [
+        (CLOSED, True),
+        (dist.DistBackendError("NCCL communicator was aborted on rank 3"), True),
+        (dist.DistNetworkError("failed to recv, got 0 bytes"), True),
+        (RuntimeError("NCCL error: remote process exited"), True),
+        (dist.DistBackendError("NCCL: Cuda failure 'out of memory'"), False),
+        (RuntimeError("shape mismatch"), False),
+        (ValueError("gloo is the name of a room"), False),
+        (SystemExit(1), False),
+    ],
+    ids=str,
+)
+def test_a_lost_rank_is_told_from_a_reason_of_ones_own(error: BaseException, is_lost: bool) -> None:
+    assert is_lost_rank(error) is is_lost
+
+
+def test_the_others_end_with_what_failed_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failed_ranks, "_PATIENCE", 0.0)
+    assert reason_of_lost_rank(tmp_path, CLOSED) == ""
+    as_rank(2, 4, monkeypatch)
+    fail(tmp_path, RuntimeError("no\nmemory"), 7)
+    as_rank(1, 4, monkeypatch)
+    fail(tmp_path, CLOSED, 7)
+    fail(tmp_path, ValueError("later"), 8)
+    first, second = (tmp_path / FOLDER / f"rank{number}.txt" for number in (2, 1))
+    os.utime(first, (1, 1))
+    assert sorted((tmp_path / FOLDER).iterdir()) == [second, first]
+    assert "ValueError: later" in second.read_text()
+    assert first.read_text().endswith("RuntimeError: no\nmemory\n"), "the traceback is whole"
+    reason = reason_of_lost_rank(tmp_path, CLOSED)
+    assert reason.startswith("rank 2 on ")
+    assert ", iteration 7: RuntimeError: no memory" in reason
+    assert reason_of_lost_rank(tmp_path, ValueError("of its own")) == ""
+    forget_failures(tmp_path)
+    assert first_failure(tmp_path) == ""
+    forget_failures(tmp_path)  # a run that never failed
+
+
+def test_a_single_process_writes_nothing(tmp_path: Path) -> None:
+    fail(tmp_path, RuntimeError("in the terminal"), 1)
+    assert not (tmp_path / FOLDER).exists()
+
+
+def test_the_launcher_is_told_the_cause_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torchrun prints what it finds there as the root cause."""
+    path = tmp_path / "error.json"
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(path))
+    as_rank(1, 2, monkeypatch)
+    fail(tmp_path, CLOSED, 1)
+    assert not path.exists()
+    fail(tmp_path, RuntimeError("a broken disk"), 1)
+    assert "a broken disk" in json.loads(path.read_text())["message"]["message"]
