@@ -11,10 +11,10 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 
 from ragen_pl.distributed.collectives import gather_objects, rank
-from ragen_pl.distributed.failed_ranks import forget_failures, record_failure
 from ragen_pl.runtime.faults import Fault, Receiver, add_receiver, remove_receiver
 from ragen_pl.training.access import learner
 from ragen_pl.training.callback import RolloutCallback
+from ragen_pl.training.failed_ranks import forget_failures, record_failure
 from ragen_pl.training.trainer import announce, run_dir_of
 
 FOLDER = "faults"

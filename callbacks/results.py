@@ -15,7 +15,6 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
 from ragen_pl.distributed.collectives import gather_objects
-from ragen_pl.distributed.failed_ranks import reason_of_lost_rank
 from ragen_pl.errors import ConfigError
 from ragen_pl.report.tables import Validation, format_json, format_results
 from ragen_pl.rollout.actors import Actor
@@ -28,6 +27,7 @@ from ragen_pl.training.callback import RESERVED, RolloutCallback
 from ragen_pl.training.evaluation.generalization import training_gap
 from ragen_pl.training.evaluation.results import PolicyResult, readable_evaluations
 from ragen_pl.training.evaluation.scored_policies import played_by_baseline, played_by_policy, score
+from ragen_pl.training.failed_ranks import reason_of_lost_rank
 from ragen_pl.training.run_folder import FINAL, RESULTS, UNTRAINED, read_results
 from ragen_pl.training.trainer import (
     ITERATION_PREFIXES,

@@ -58,7 +58,6 @@ from ragen_pl.cli.resume import (
 )
 from ragen_pl.cli.saved_metadata import SavedMetadata
 from ragen_pl.distributed.checkpoint_io import AnyCheckpointIO
-from ragen_pl.distributed.failed_ranks import reason_of_lost_rank
 from ragen_pl.distributed.fsdp import FSDP2, FSDP_NAME
 from ragen_pl.envs.fingerprint import file_fingerprint
 from ragen_pl.errors import ConfigError, LostRankError
@@ -72,6 +71,7 @@ from ragen_pl.runtime.threads import ThreadTuner, configure_threads, fixed_threa
 from ragen_pl.training.callback_checks.unfit_callbacks import refuse_second_display
 from ragen_pl.training.callback_checks.user_callbacks import fault_of_callback
 from ragen_pl.training.datamodule import RolloutDataModule
+from ragen_pl.training.failed_ranks import reason_of_lost_rank
 from ragen_pl.training.run_folder import (
     CHECKPOINTS,
     LAST,

@@ -11,10 +11,10 @@ from typing import Any
 
 import yaml
 
-from ragen_pl.distributed.failed_ranks import first_failure
 from ragen_pl.report.recorded_curves import TENSORBOARD, Curve, read_curves
 from ragen_pl.report.recorded_trajectories import Entry, TrajectoryFolder
 from ragen_pl.training.evaluation.results import PolicyResult, readable_evaluations
+from ragen_pl.training.failed_ranks import first_failure
 from ragen_pl.training.run_folder import CONFIG, RESULTS, TRAJECTORIES
 
 ENVIRONMENT = "environment.json"

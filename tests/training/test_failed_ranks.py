@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from ragen_pl.distributed import failed_ranks
-from ragen_pl.distributed.failed_ranks import (
+from ragen_pl.training import failed_ranks
+from ragen_pl.training.failed_ranks import (
     FOLDER,
     first_failure,
     forget_failures,
