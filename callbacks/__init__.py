@@ -21,6 +21,7 @@ from callbacks.skipped_steps import SkippedSteps
 from callbacks.thread_tuning import ThreadTuning
 from callbacks.trajectory_writer import TrajectoryWriter
 from callbacks.variance_filter import VarianceFilter
+from callbacks.watchdog import Watchdog
 
 __all__ = [
     "Checkpoints",
@@ -44,4 +45,5 @@ __all__ = [
     "ThreadTuning",
     "TrajectoryWriter",
     "VarianceFilter",
+    "Watchdog",
 ]

@@ -8,9 +8,11 @@ import io
 import json
 import re
 import tempfile
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -173,6 +175,18 @@ def reported(callback: Any) -> Outcome:
     return {"seen": seen, "trajectories": None if shown is None else shown[1]}
 
 
+def stood(callback: Any) -> Outcome:
+    """Watch this thread while it waits, and see whether it is told to stand."""
+    module = SimpleNamespace(iteration=0)
+    with tempfile.TemporaryDirectory() as folder:
+        run = cast(Any, SimpleNamespace(default_root_dir=folder))
+        callback.setup(run, module, "fit")
+        time.sleep(0.5)
+        told = [path.name for path in Path(folder, "stalled").glob("*")]
+        callback.teardown(run, module, "fit")
+    return {"told": told}
+
+
 def diverse_groups() -> list[TrajectoryGroup]:
     """Make groups of which each has the most of something else."""
     returns = ([0.0, 0.0, 3.0, 3.1], [2.0, 2.1, 2.0, 2.1], [5.0] * 4, [0.0, 0.1, 0.2, 1.0])
@@ -285,6 +299,7 @@ PROOFS = {
         {"keep_fraction": None, "rule": SoftWeights()},
         {"keep_fraction": 0.25, "score": "mean"},
     ),
+    "Watchdog": proof("Watchdog", stood, {"after_s": (0.1, 0.0)}),
 }
 
 

@@ -25,6 +25,7 @@ GROUPS: dict[str, type[Callback]] = {
     "trajectories": cb.TrajectoryWriter,
     "display": cb.RunDisplay,
     "report": cb.ReportWriter,
+    "watchdog": cb.Watchdog,
 }
 """Callbacks with keys that every run has, by the name of their group of keys. The alarm
 comes after those whose metrics it judges."""
