@@ -71,7 +71,11 @@ from ragen_pl.runtime.threads import ThreadTuner, configure_threads, fixed_threa
 from ragen_pl.training.callback_checks.unfit_callbacks import refuse_second_display
 from ragen_pl.training.callback_checks.user_callbacks import fault_of_callback
 from ragen_pl.training.datamodule import RolloutDataModule
-from ragen_pl.training.failed_ranks import reason_of_lost_rank
+from ragen_pl.training.failed_ranks import (
+    LEFT_NO_REASON,
+    is_lost_rank,
+    reason_of_lost_rank,
+)
 from ragen_pl.training.run_folder import (
     CHECKPOINTS,
     LAST,
@@ -209,6 +213,8 @@ class Application(LightningCLI):
         except RuntimeError as error:
             reason = reason_of_lost_rank(Path(self.trainer.default_root_dir), error)
             if not reason:
+                if is_lost_rank(error):
+                    error.add_note(LEFT_NO_REASON)
                 raise
             raise LostRankError(reason) from error
 

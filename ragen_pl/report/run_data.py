@@ -165,10 +165,10 @@ def _read_json(path: Path, notes: list[str], what: str) -> dict[str, Any]:
 
 
 def _end(run: Path, results: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the status and the reason. The first rank is killed with the others when one fails,
-    and may have had no time to write either."""
+    """Return the status and the reason. When another rank fails, the first one is killed, and may
+    have had no time to write either, or may not have seen the reason."""
     status, reason = str(results.get("status", "unknown")), str(results.get("reason") or "")
-    failure = first_failure(run) if status == "running" else ""
+    failure = first_failure(run) if status in ("running", "failed") else ""
     return ("failed", failure) if failure else (status, reason)
 
 

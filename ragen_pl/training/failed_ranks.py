@@ -26,8 +26,14 @@ from ragen_pl.runtime.user_faults import describe_fault
 from ragen_pl.runtime.visible_text import one_line
 
 FOLDER = "failed"
-_PATIENCE = 5.0
-"""Seconds in which a shared disk shows what another machine wrote."""
+LEFT_NO_REASON = (
+    "Another rank is gone and left no reason: it was killed, perhaps by the system for want of "
+    "memory, or its machine cannot be reached. Its own output and the system's log may say more."
+)
+"""What a rank adds to its error about a connection where ``FOLDER`` says nothing."""
+_PATIENCE = 1.0
+"""Seconds in which a shared disk may show what another machine wrote. Lightning's launcher kills
+the first rank within five seconds after another one has ended."""
 _BACKENDS = ("gloo", "NCCL")
 """Names in the messages of plain RuntimeErrors, which the backward pass raises, too."""
 _LAUNCHER_READS = "TORCHELASTIC_ERROR_FILE"

@@ -140,5 +140,8 @@ def test_a_first_rank_that_was_killed_with_the_others_has_failed(run: Path) -> N
     data = RunReader(run).read()
     assert data.status == "failed"
     assert data.reason.startswith("rank 37 on n4, iteration 9: OSError: gone (")
+    lost = {"status": "failed", "reason": "RuntimeError: gloo: Connection closed by peer"}
+    (run / "results.json").write_text(json.dumps(results | lost))
+    assert RunReader(run).read().reason == data.reason
     (run / "results.json").write_text(json.dumps(results))
     assert RunReader(run).read().status == "finished", "of an evaluation after the run"
