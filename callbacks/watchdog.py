@@ -84,7 +84,7 @@ class Watchdog(RolloutCallback):
     def _stop(self) -> None:
         if self._thread is not None:
             self._over.set()
-            self._thread.join()
+            self._thread.join(timeout=5.0)  # it may be writing to a disk that does not answer
             self._thread = None
 
 
