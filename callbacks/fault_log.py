@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
 
 from ragen_pl.distributed.collectives import gather_objects, rank
 from ragen_pl.runtime.faults import Fault, Receiver, add_receiver, remove_receiver
 from ragen_pl.training.access import learner
 from ragen_pl.training.callback import RolloutCallback
-from ragen_pl.training.failed_ranks import forget_failures, record_failure
+from ragen_pl.training.failed_ranks import record_failure
 from ragen_pl.training.trainer import announce, run_dir_of
 
 FOLDER = "faults"
@@ -25,7 +26,7 @@ LARGEST = 50_000_000
 
 class FaultLog(RolloutCallback):
     """Every fault that the run survived, one JSON object per line in ``faults/rank{n}.jsonl``,
-    and what ended a rank of several, in ``failed/rank{n}.txt``.
+    and what ended a rank of several in training, in ``failed/rank{n}.txt``.
 
     Each line has the kind of the fault, what happened, and where. ``faults`` in ``results.json``
     has their number by kind, over all ranks and resumptions. docs/faults.md says what becomes of
@@ -46,8 +47,6 @@ class FaultLog(RolloutCallback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Begin to record."""
         self._stop()
-        if stage == "fit" and rank() == 0:
-            forget_failures(run_dir_of(trainer))
         path = run_dir_of(trainer) / FOLDER / f"rank{rank()}.jsonl"
         self._file = _FaultFile(path, pl_module, is_first=rank() == 0)
         add_receiver(self._file.receive)
@@ -65,7 +64,7 @@ class FaultLog(RolloutCallback):
     ) -> None:
         """Record what ended this rank, and stop recording; nothing may be gathered here, as other
         ranks may have exited."""
-        if isinstance(exception, Exception):
+        if trainer.state.fn == TrainerFn.FITTING:
             record_failure(run_dir_of(trainer), exception, learner(pl_module).iteration + 1)
         if self._file is not None:
             self.counts += self._file.take()

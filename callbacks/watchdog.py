@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 import shutil
 import socket
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,66 +27,78 @@ _LOG = logging.getLogger(__name__)
 FOLDER = "stalled"
 _LOOKS = 60
 """Looks at the threads before a rank counts as standing still."""
-_LATE = 1.1
-"""Times ``after_s`` until the first rank warns: others may see a little later that they stand."""
+_LONGEST_WAIT = 10.0
+"""Seconds between two looks at most, of a long ``after_s``."""
+_LATER = 1.1
+"""Times ``after_s`` until the first rank says that it stands: what it waits for is then told, too,
+though that may have begun to stand a little later."""
 _FEW = 3
 """At most so many ranks are named with their machines."""
 
 
 class Watchdog(RolloutCallback):
-    """A warning of a run that stands still: where each rank stands, and which still move.
+    """A warning of a training run that stands still: where each rank stands.
 
     An environment that hangs, a disk or a service that does not answer, a rank that others wait
     for: nothing of it raises an error. Where no thread of a rank has moved for ``after_s``, the
     stacks of its threads are in ``stalled/rank{n}.txt`` until it moves. The first rank reads these
-    files and warns, then again after twice the time, and so on. Nothing is interrupted.
+    files and warns, then again after twice the time, and so on. Nothing is interrupted. A rank that
+    stays within one call of compiled code does not move either, though it may work.
 
     Args:
-        after_s: Seconds without a movement after which a rank counts as standing still. A long
-            call into compiled code is no movement either.
+        after_s: Seconds without a movement after which a rank counts as standing still; a number
+            as large as 1e9 switches the warning off.
     """
 
     def __init__(self, after_s: float = 120.0) -> None:
         super().__init__()
-        if after_s <= 0.0:
-            raise ValueError(f"after_s is {after_s}; it must be above 0 (120 is usual)")
+        if not 0.0 < after_s < math.inf:
+            raise ValueError(
+                f"after_s is {after_s}; it must be above 0 and finite (120 is usual, 1e9 is never)"
+            )
         self.after_s = after_s
-        self._over = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._stop_watching: Callable[[], None] = _nothing
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Begin to watch the thread that calls this."""
-        self._stop()
+        """Begin to watch the thread that calls this, which trains."""
+        self._stop_watching()
+        if stage != "fit":
+            return
         folder = run_dir_of(trainer) / FOLDER
         if rank() == 0:  # what is left there is of a run that was killed
             shutil.rmtree(folder, ignore_errors=True)
-        watch = RankWatch(self.after_s, folder, pl_module, Stillness(threading.get_ident()))
-        self._over.clear()
-        self._thread = threading.Thread(
-            target=self._watch, args=(watch,), name="watchdog", daemon=True
-        )
-        self._thread.start()
+        wait = min(self.after_s / _LOOKS, _LONGEST_WAIT)
+        stillness = Stillness(threading.get_ident(), self.after_s / 2, 3 * wait)
+        watch = RankWatch(self.after_s, folder, pl_module, stillness)
+        over = threading.Event()
 
-    def _watch(self, watch: RankWatch) -> None:
-        while not self._over.wait(self.after_s / _LOOKS):
-            watch.look()
-        watch.forget()
+        def look() -> None:
+            while not over.wait(wait):
+                watch.look()
+            watch.forget()
+
+        thread = threading.Thread(target=look, name="watchdog", daemon=True)
+        thread.start()
+
+        def stop() -> None:
+            over.set()
+            thread.join(timeout=5.0)  # it may be writing to a disk that does not answer
+
+        self._stop_watching = stop
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Stop watching."""
-        self._stop()
+        self._stop_watching()
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
         """Stop watching."""
-        self._stop()
+        self._stop_watching()
 
-    def _stop(self) -> None:
-        if self._thread is not None:
-            self._over.set()
-            self._thread.join(timeout=5.0)  # it may be writing to a disk that does not answer
-            self._thread = None
+
+def _nothing() -> None:
+    """Stop no watch."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +108,8 @@ class Stall:
     rank: int
     host: str
     place: str
-    seconds: float
+    since: float
+    """Time of its last movement, in seconds since the epoch."""
 
 
 class RankWatch:
@@ -111,72 +125,76 @@ class RankWatch:
     def __init__(
         self, after_s: float, folder: Path, module: LightningModule, stillness: Stillness
     ) -> None:
-        self._after_s, self._first_told_at, self._folder = after_s, _LATE * after_s, folder
-        self._told_at = self._first_told_at
-        self._module, self._stillness = module, stillness
         self._rank, self._ranks = rank(), world_size()
+        self._first_warning = self._next_warning = _LATER * after_s
+        self._after_s = self._first_warning if self._rank == 0 else after_s
+        self._folder, self._module, self._stillness = folder, module, stillness
         self._file, self._is_written = folder / f"rank{self._rank}.txt", False
+        self._own: Stall | None = None
 
     def look(self) -> None:
-        """Write where this rank stands, or forget it when it moves; on the first rank, warn."""
-        if self._stillness.look() < self._after_s:
+        """Warn, on the first rank; write where this one stands, or forget it when it moves."""
+        still = self._stillness.look()
+        if still < self._after_s:
             self.forget()
-        elif not self._is_written:
-            self._write()
+        elif self._own is None:
+            place, since = self._stillness.place(), time.time() - still
+            self._own = Stall(self._rank, socket.gethostname(), place, since)
         if self._rank == 0:
-            self._tell()
+            self._warn()  # before the disk, which may be what does not answer
+        if self._own is not None and not self._is_written:
+            self._write(self._own)
 
     def forget(self) -> None:
         """Remove what says that this rank stands."""
+        self._own = None
         if self._is_written:
             self._is_written = False
             with suppress(OSError):
                 self._file.unlink(missing_ok=True)
 
-    def _write(self) -> None:
-        since = time.time() - self._after_s
+    def _write(self, own: Stall) -> None:
         about = f"iteration {learner(self._module).iteration + 1}"
-        place, stacks = self._stillness.place(), self._stillness.stacks()
-        lines = (place, socket.gethostname(), str(since), about, "", stacks)
-        with suppress(OSError):  # a disk that is full, or does not answer
+        lines = (own.place, own.host, str(own.since), about, "", self._stillness.stacks())
+        with suppress(OSError):  # a full disk
             write_text(self._file, "\n".join(lines))
             self._is_written = True
 
-    def _tell(self) -> None:
+    def _warn(self) -> None:
         """Warn if any rank has stood still for as long as the next warning wants."""
-        stalls = read_stalls(self._folder)
-        longest = max((stall.seconds for stall in stalls), default=0.0)
-        if longest >= self._told_at:
-            text = describe(stalls, self._ranks)
-            _LOG.warning(
-                "nothing has moved for %.0f s: %s; %s has the stacks", longest, text, self._folder
-            )
-        while longest >= self._told_at:
-            self._told_at *= 2
+        own = [] if self._own is None else [self._own]
+        stalls = own + ([] if self._ranks == 1 else read_stalls(self._folder))
+        longest = max((time.time() - stall.since for stall in stalls), default=0.0)
+        if longest >= self._next_warning:
+            where = describe(stalls, self._ranks)
+            _LOG.warning("standing still for %.0f s: %s; stacks: %s", longest, where, self._folder)
+        while longest >= self._next_warning:
+            self._next_warning *= 2
         if not stalls:
-            self._told_at = self._first_told_at
+            self._next_warning = self._first_warning
 
 
 def read_stalls(folder: Path) -> list[Stall]:
-    """Read where ranks stand, from the files of those that do, in the order of ranks."""
+    """Read where the ranks stand that do, but the first one."""
     found = []
     for path in folder.glob("rank*.txt"):
         with suppress(OSError, ValueError):  # it moves again; or it is no file of a rank
             place, host, since, *_ = path.read_text(encoding="utf-8").splitlines()
-            number, seconds = int(path.stem.removeprefix("rank")), time.time() - float(since)
-            found.append(Stall(number, host, place, seconds))
-    return sorted(found, key=lambda stall: stall.rank)
+            number = int(path.stem.removeprefix("rank"))
+            found.append(Stall(number, host, place, float(since)))
+    return sorted((stall for stall in found if stall.rank > 0), key=lambda stall: stall.rank)
 
 
 def describe(stalls: Sequence[Stall], ranks: int) -> str:
-    """Say where ranks stand, those of one place together, the smallest such group first.
+    """Say where ranks stand, those of one place together, the smallest such group first. A rank of
+    which there is no word works, or cannot say that it stands.
 
     Args:
-        stalls: Where each stands that does.
+        stalls: Where each stands that does, in the order of ranks.
         ranks: Number of ranks of the run.
     """
     if ranks == 1:
-        return f"the run stands in {stalls[0].place}"
+        return stalls[0].place
     groups: Mapping[str, list[Stall]] = defaultdict(list)
     for stall in stalls:
         groups[stall.place].append(stall)
@@ -184,9 +202,9 @@ def describe(stalls: Sequence[Stall], ranks: int) -> str:
         f"{_named(group)} in {place}"
         for place, group in sorted(groups.items(), key=lambda each: len(each[1]))
     ]
-    moving = sorted(set(range(ranks)) - {stall.rank for stall in stalls})
-    if moving:
-        told.insert(0, f"{_numbers(moving)} still moving")
+    others = sorted(set(range(ranks)) - {stall.rank for stall in stalls})
+    if others:
+        told.insert(0, f"no word of {_numbers(others)}")
     return ", ".join(told)
 
 

@@ -73,6 +73,7 @@ from ragen_pl.training.callback_checks.user_callbacks import fault_of_callback
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.failed_ranks import (
     LEFT_NO_REASON,
+    forget_failures,
     is_lost_rank,
     reason_of_lost_rank,
 )
@@ -207,14 +208,16 @@ class Application(LightningCLI):
 
     @contextmanager
     def _lost_ranks_explained(self) -> Iterator[None]:
-        """End with what another rank failed with, if that is why this one cannot go on."""
+        """End training with what another rank failed with, if that is why this one cannot go
+        on."""
         try:
             yield
         except RuntimeError as error:
+            if self.subcommand != "fit" or not is_lost_rank(error):
+                raise
             reason = reason_of_lost_rank(Path(self.trainer.default_root_dir), error)
             if not reason:
-                if is_lost_rank(error):
-                    error.add_note(LEFT_NO_REASON)
+                error.add_note(LEFT_NO_REASON)
                 raise
             raise LostRankError(reason) from error
 
@@ -315,6 +318,7 @@ class Application(LightningCLI):
             )
         else:
             self._folder.claim(run_dir, resumes=resumes)
+            forget_failures(run_dir)  # before ranks meet, and can fail together
 
     def _check_parts(self) -> None:
         strategy = self.trainer.strategy

@@ -57,30 +57,47 @@ def test_the_first_rank_tells_where_each_stands_until_they_move(
 
     assert look(119.0) == []
     assert not list(tmp_path.iterdir())
-    assert look(120.0) == [], "the others are only about to see it"
+    assert look(120.0) == [], "the first rank waits until the others have seen it, too"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rank1.txt", "rank2.txt"]
     (told,) = look(140.0)
-    assert told.startswith("nothing has moved for 140 s: rank 1 (on ")
+    assert told.startswith("standing still for 140 s: rank 1 (on ")
     assert ") in step (my_env.py:40), rank 0 (on " in told
-    assert told.endswith(f") in gather_objects (collectives.py:38); {tmp_path} has the stacks")
+    assert told.endswith(f") in gather_objects (collectives.py:38); stacks: {tmp_path}")
     assert "iteration 12" in (tmp_path / "rank1.txt").read_text()
-    assert "MainThread" in (tmp_path / "rank1.txt").read_text()
+    assert "MainThread" in (tmp_path / "rank0.txt").read_text()
     assert look(150.0) == [], "once, until it has lasted twice as long"
     (told,) = look(270.0)
-    assert told.startswith("nothing has moved for 270 s")
+    assert told.startswith("standing still for 270 s")
     assert look(0.0) == look(1.0) == []
     assert not list(tmp_path.iterdir())
     assert look(120.0) == []
     assert len(look(140.0)) == 1, "another time"
 
 
-def test_ranks_of_one_place_are_told_together_and_those_that_move_first() -> None:
+def test_a_run_whose_disk_is_full_is_told_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object) -> None:
+        assert caplog.records, "the warning comes first: a disk may not answer at all"
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(watchdog, "write_text", full)
+    still = Still("save (my_env.py:7)")
+    watch = RankWatch(10.0, tmp_path, cast(Any, None), cast(Any, still))
+    still.seconds = 12.0
+    watch.look()
+    (record,) = caplog.records
+    told = f"standing still for 12 s: save (my_env.py:7); stacks: {tmp_path}"
+    assert record.getMessage() == told
+
+
+def test_ranks_of_one_place_are_told_together_and_those_without_a_word_first() -> None:
     stalls = [
         Stall(n, f"n{n // 8}", "gather (c.py:1)", 120.0) for n in range(64) if n not in (7, 9)
     ]
     told = describe([*stalls, Stall(7, "n0", "step (e.py:4)", 120.0)], 64)
     assert told == (
-        "rank 9 still moving, rank 7 (on n0) in step (e.py:4), "
-        "ranks 0-6, 8, 10-63 in gather (c.py:1)"
+        "no word of rank 9, rank 7 (on n0) in step (e.py:4), ranks 0-6, 8, 10-63 in gather (c.py:1)"
     )
     assert (
         describe([Stall(0, "n0", "step (e.py:4)", 120.0)], 1) == "the run stands in step (e.py:4)"
@@ -105,14 +122,27 @@ def test_a_process_that_stands_is_watched_from_its_set_up_to_its_end(
     dog = Watchdog(after_s=0.3)
     dog.setup(trainer, module, "fit")
     time.sleep(1.0)
-    told = [record.getMessage() for record in caplog.records if "moved" in record.message]
-    assert "the run stands in test_a_process_that_stands" in told[0]
+    told = [record.getMessage() for record in caplog.records if "standing" in record.message]
+    assert "s: test_a_process_that_stands" in told[0]
     assert "time.sleep(1.0)" in (folder / "rank0.txt").read_text()
     dog.teardown(trainer, module, "fit")
     assert not list(folder.iterdir())
     dog.teardown(trainer, module, "fit")
 
 
-def test_a_time_that_is_none_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^after_s is 0.0; it must be above 0"):
-        Watchdog(after_s=0.0)
+def test_an_evaluation_is_not_watched(tmp_path: Path) -> None:
+    """It may play beside a training run, in the same folder."""
+    trainer, folder = cast(Any, SimpleNamespace(default_root_dir=str(tmp_path))), tmp_path / FOLDER
+    folder.mkdir()
+    (folder / "rank0.txt").write_text("of the training run\nhost\n0.0\n")
+    dog = Watchdog(after_s=0.1)
+    dog.setup(trainer, cast(Any, None), "validate")
+    time.sleep(0.3)
+    dog.teardown(trainer, cast(Any, None), "validate")
+    assert (folder / "rank0.txt").read_text().startswith("of the training run")
+
+
+@pytest.mark.parametrize("after_s", [0.0, float("nan"), float("inf")])
+def test_a_time_that_is_none_is_refused(after_s: float) -> None:
+    with pytest.raises(ValueError, match=r"^after_s is .*; it must be above 0 and finite"):
+        Watchdog(after_s)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
+from callbacks.interruption import Interrupted
 from ragen_pl.training import failed_ranks
 from ragen_pl.training.failed_ranks import (
     FOLDER,
@@ -29,7 +30,7 @@ def as_rank(number: int, of: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failed_ranks, "world_size", lambda: of)
 
 
-def fail(run_dir: Path, error: Exception, iteration: int) -> None:
+def fail(run_dir: Path, error: BaseException, iteration: int) -> None:
     """Record an error as a rank that raised it."""
     try:
         raise error
@@ -45,20 +46,30 @@ def fail(run_dir: Path, error: Exception, iteration: int) -> None:
         (dist.DistNetworkError("failed to recv, got 0 bytes"), True),
         (RuntimeError("NCCL error: remote process exited"), True),
         (dist.DistBackendError("NCCL: Cuda failure 'out of memory'"), False),
+        (dist.DistNetworkError("EADDRINUSE: address already in use"), False),
+        (dist.DistBackendError("NCCL error: ncclInvalidUsage: Duplicate GPU"), False),
+        (RuntimeError("[gloo/unbound_buffer.cc:84] Timed out waiting 1800000ms"), False),
+        (RuntimeError("[enforce fail at gloo/pair.cc:446] op.nbytes. 8 vs 4"), False),
         (RuntimeError("shape mismatch"), False),
-        (ValueError("gloo is the name of a room"), False),
+        (ConnectionResetError("Connection reset by peer"), False),
         (SystemExit(1), False),
     ],
     ids=str,
 )
-def test_a_lost_rank_is_told_from_a_reason_of_ones_own(error: BaseException, is_lost: bool) -> None:
+def test_a_lost_rank_is_told_from_a_reason_of_ones_own(
+    error: BaseException, is_lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_rank(0, 2, monkeypatch)
     assert is_lost_rank(error) is is_lost
+    as_rank(0, 1, monkeypatch)
+    assert not is_lost_rank(error), "ranks that have not met lose none"
 
 
 def test_the_others_end_with_what_failed_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(failed_ranks, "_PATIENCE", 0.0)
+    as_rank(0, 4, monkeypatch)
     assert reason_of_lost_rank(tmp_path, CLOSED) == ""
     as_rank(2, 4, monkeypatch)
     fail(tmp_path, RuntimeError("no\nmemory"), 7)
@@ -95,3 +106,35 @@ def test_the_launcher_is_told_the_cause_alone(
     assert not path.exists()
     fail(tmp_path, RuntimeError("a broken disk"), 1)
     assert "a broken disk" in json.loads(path.read_text())["message"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (SystemExit(3), "it ends the program, sys.exit(3)"),
+        (KeyboardInterrupt(), ""),
+        (Interrupted(15), ""),
+        (ValueError("half a character: \ud800"), "half a character: ⟨U+D800⟩"),
+    ],
+    ids=["exit", "ctrl-c", "signal", "surrogate"],
+)
+def test_what_is_a_failure(
+    error: BaseException, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_rank(1, 2, monkeypatch)
+    fail(tmp_path, error, 1)
+    assert told in first_failure(tmp_path)
+    assert bool(first_failure(tmp_path)) == bool(told)
+
+
+def test_nothing_hides_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk, and an exception of the user's that cannot be shown."""
+
+    class SilentError(Exception):
+        def __str__(self) -> str:
+            raise KeyError("text")
+
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "nowhere/error.json"))
+    as_rank(1, 2, monkeypatch)
+    (tmp_path / FOLDER).write_text("a file in the folder's place")
+    fail(tmp_path, SilentError(), 1)
