@@ -99,9 +99,7 @@ def test_ranks_of_one_place_are_told_together_and_those_without_a_word_first() -
     assert told == (
         "no word of rank 9, rank 7 (on n0) in step (e.py:4), ranks 0-6, 8, 10-63 in gather (c.py:1)"
     )
-    assert (
-        describe([Stall(0, "n0", "step (e.py:4)", 120.0)], 1) == "the run stands in step (e.py:4)"
-    )
+    assert describe([Stall(0, "n0", "step (e.py:4)", 120.0)], 1) == "step (e.py:4)"
 
 
 def test_other_files_are_no_ranks(tmp_path: Path) -> None:
