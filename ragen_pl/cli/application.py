@@ -6,7 +6,7 @@ import os
 import re
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -60,7 +60,7 @@ from ragen_pl.cli.saved_metadata import SavedMetadata
 from ragen_pl.distributed.checkpoint_io import AnyCheckpointIO
 from ragen_pl.distributed.fsdp import FSDP2, FSDP_NAME
 from ragen_pl.envs.fingerprint import file_fingerprint
-from ragen_pl.errors import ConfigError, LostRankError
+from ragen_pl.errors import ConfigError
 from ragen_pl.models import EmbeddedModel, Endpoint
 from ragen_pl.report.side_by_side import leaves
 from ragen_pl.rollout.config import RolloutConfig
@@ -71,12 +71,7 @@ from ragen_pl.runtime.threads import ThreadTuner, configure_threads, fixed_threa
 from ragen_pl.training.callback_checks.unfit_callbacks import refuse_second_display
 from ragen_pl.training.callback_checks.user_callbacks import fault_of_callback
 from ragen_pl.training.datamodule import RolloutDataModule
-from ragen_pl.training.failed_ranks import (
-    LEFT_NO_REASON,
-    forget_failures,
-    is_lost_rank,
-    reason_of_lost_rank,
-)
+from ragen_pl.training.failed_ranks import explain_lost_ranks, forget_failures
 from ragen_pl.training.run_folder import (
     CHECKPOINTS,
     LAST,
@@ -203,23 +198,10 @@ class Application(LightningCLI):
         """Run the command; report settings that the loaded model or data contradict."""
         if self._has_ended:
             return
-        with self.qualified(ConfigError), self._lost_ranks_explained(), explain_out_of_memory():
+        run_dir = Path(self.trainer.default_root_dir)
+        lost_ranks = explain_lost_ranks(run_dir) if subcommand == "fit" else nullcontext()
+        with self.qualified(ConfigError), lost_ranks, explain_out_of_memory():
             super()._run_subcommand(subcommand)
-
-    @contextmanager
-    def _lost_ranks_explained(self) -> Iterator[None]:
-        """End training with what another rank failed with, if that is why this one cannot go
-        on."""
-        try:
-            yield
-        except RuntimeError as error:
-            if self.subcommand != "fit" or not is_lost_rank(error):
-                raise
-            reason = reason_of_lost_rank(Path(self.trainer.default_root_dir), error)
-            if not reason:
-                error.add_note(LEFT_NO_REASON)
-                raise
-            raise LostRankError(reason) from error
 
     @contextmanager
     def qualified(self, *kinds: type[Exception]) -> Iterator[None]:

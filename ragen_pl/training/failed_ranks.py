@@ -14,19 +14,21 @@ import shutil
 import socket
 import time
 import traceback
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
 from ragen_pl.distributed.collectives import rank, world_size
+from ragen_pl.errors import LostRankError
 from ragen_pl.runtime.out_of_memory import is_out_of_memory
 from ragen_pl.runtime.user_faults import describe_fault, how_it_ends, is_own_end
 from ragen_pl.runtime.visible_text import one_line, visible
 
 FOLDER = "failed"
-LEFT_NO_REASON = (
+_LEFT_NO_REASON = (
     "The connection to another rank is gone, which left no reason: it may have been killed, as by "
     "the system for want of memory, or its machine cannot be reached. Its own output and the "
     "system's log may say more."
@@ -108,6 +110,24 @@ def reason_of_lost_rank(run_dir: Path, error: BaseException) -> str:
     """Return what ended the rank whose loss an error of a training run is; empty if the error is
     another one, or if the lost rank could not write why."""
     return first_failure(run_dir, _PATIENCE) if is_lost_rank(error) else ""
+
+
+@contextmanager
+def explain_lost_ranks(run_dir: Path) -> Iterator[None]:
+    """Turn the loss of another rank within the context into what that rank failed with.
+
+    Raises:
+        LostRankError: when the rank wrote why; else the error itself has a note that it did not.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        reason = reason_of_lost_rank(run_dir, error)
+        if reason:
+            raise LostRankError(reason) from error
+        if is_lost_rank(error):
+            error.add_note(_LEFT_NO_REASON)
+        raise
 
 
 def is_lost_rank(error: BaseException) -> bool:

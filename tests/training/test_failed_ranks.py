@@ -10,9 +10,11 @@ import pytest
 import torch.distributed as dist
 
 from callbacks.interruption import Interrupted
+from ragen_pl.errors import LostRankError
 from ragen_pl.training import failed_ranks
 from ragen_pl.training.failed_ranks import (
     FOLDER,
+    explain_lost_ranks,
     first_failure,
     forget_failures,
     is_lost_rank,
@@ -138,3 +140,22 @@ def test_nothing_hides_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     as_rank(1, 2, monkeypatch)
     (tmp_path / FOLDER).write_text("a file in the folder's place")
     fail(tmp_path, SilentError(), 1)
+
+
+def test_an_error_about_a_connection_becomes_the_reason_or_has_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failed_ranks, "_PATIENCE", 0.0)
+    as_rank(0, 2, monkeypatch)
+    with pytest.raises(RuntimeError) as kept, explain_lost_ranks(tmp_path):
+        raise RuntimeError(str(CLOSED))
+    assert "left no reason" in kept.value.__notes__[0]
+    with pytest.raises(RuntimeError) as own, explain_lost_ranks(tmp_path):
+        raise RuntimeError("shape mismatch")
+    assert not hasattr(own.value, "__notes__")
+    as_rank(1, 2, monkeypatch)
+    fail(tmp_path, OSError("the disk is gone"), 4)
+    as_rank(0, 2, monkeypatch)
+    told = "OSError: the disk is gone"
+    with pytest.raises(LostRankError, match=told), explain_lost_ranks(tmp_path):
+        raise RuntimeError(str(CLOSED))
