@@ -10,6 +10,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ragen_pl.distributed.checkpoint_io import WRITE_ERRORS, describe_write_error
 from ragen_pl.distributed.collectives import rank
+from ragen_pl.runtime.durable_files import draft_of, put_in_place, remove
 from ragen_pl.runtime.faults import FaultKind, record_shared_fault
 from ragen_pl.training.access import learner
 from ragen_pl.training.trainer import announce, run_dir_of
@@ -44,9 +45,11 @@ class SkippedSteps(Callback):
         content = {"iteration": module.iteration, "batch": asdict(batch.to("cpu"))}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            torch.save(content, path)
+            torch.save(content, draft_of(path))
+            put_in_place(draft_of(path), path)
             where = f"is saved in {path}"
         except WRITE_ERRORS as error:
+            remove(draft_of(path))  # else a full disk would stay full
             where = f"could not be saved ({describe_write_error(error)})"
         text = (
             f"skipped the optimizer step of iteration {module.iteration + 1}: a gradient was not "
