@@ -85,13 +85,7 @@ _DEMONSTRATIONS = (
     *("--data.warm_start.difficulties", "[]"),
 )
 """More of them than the warm start's, and of all difficulties: what the expert alone can teach."""
-_GROUNDED = (
-    *("--data.rollout.rewards.thought", "null"),
-    *("--data.rollout.rewards.grounding", "ragen_pl.rollout.rewards.Grounding"),
-    *("--model.algorithm.thought_advantage", "{coef: 1.0}"),
-)
-"""A reward for the share of a thought that holds, credited to the thought's tokens alone, in place
-of the penalty on untrue thoughts."""
+_GROUNDED = ("--config", "grounded_thoughts")
 ARMS = {
     REFERENCE: Arm("RL and hindsight imitation"),
     "rl": Arm("RL alone", ("--data.hindsight", "null")),

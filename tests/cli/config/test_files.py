@@ -24,7 +24,7 @@ from ragen_pl.errors import ConfigError
 
 FREE = (
     *("diagnostics", "sft", "no_think", "rl_only", "hindsight_only"),
-    *("bandit_examples", "world_model"),
+    *("bandit_examples", "world_model", "grounded_thoughts"),
 )
 """Configs that agree with most of their kind."""
 SHIPPED = [path for kind in KINDS for path in sorted((FOLDER / kind).glob("*.yaml"))]
