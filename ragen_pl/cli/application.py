@@ -55,6 +55,7 @@ from ragen_pl.cli.resume import (
     check_length,
     checkpoint_path,
     read_metadata,
+    way_back,
 )
 from ragen_pl.cli.saved_metadata import SavedMetadata
 from ragen_pl.distributed.checkpoint_io import AnyCheckpointIO
@@ -299,6 +300,8 @@ class Application(LightningCLI):
                 "  raise trainer.max_epochs to make it longer, or give another --run_dir"
             )
         else:
+            if loaded is not None and resumes and (told := way_back(run_dir, loaded)):
+                print(told)
             self._folder.claim(run_dir, resumes=resumes)
             forget_failures(run_dir)  # before ranks meet, and can fail together
 

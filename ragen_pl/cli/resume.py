@@ -50,8 +50,10 @@ def checkpoint_path(run_dir: Path, wanted: str) -> Path:
     if wanted in (LAST, BEST, PREVIOUS):
         path = run_dir / CHECKPOINTS / f"{wanted}.ckpt"
         # Folders are replaced in two steps: a run that was killed in between left the one before.
+        # One that was killed in its first save of the last policy may have saved the best one.
         before = [path.with_name(f"{PREVIOUS}.ckpt")] if wanted == LAST else []
-        for candidate in (path, *before, path.with_suffix(REPLACED)):
+        only = [path.with_name(f"{BEST}.ckpt")] if wanted == LAST else []
+        for candidate in (path, *before, path.with_suffix(REPLACED), *only):
             if candidate.exists():
                 return candidate
         found = sorted(str(p) for p in run_dir.glob(f"{CHECKPOINTS}/*.ckpt"))
@@ -67,6 +69,22 @@ def checkpoint_path(run_dir: Path, wanted: str) -> Path:
             "of a .ckpt"
         )
     return Path(wanted)
+
+
+def way_back(run_dir: Path, loaded: Path) -> str | None:
+    """Return what is to be told of a run that goes on from an older checkpoint than its last."""
+    last = run_dir / CHECKPOINTS / f"{LAST}.ckpt"
+    try:
+        RunMetadata.read(last)
+    except ConfigError:  # none, or a damaged one, which may be the reason to take another
+        return None
+    first, end = iterations_of(loaded), iterations_of(last)
+    if first >= end:
+        return None
+    return (
+        f"goes back from iteration {end} to {first}, and will replace {last}: --ckpt_path last "
+        "goes on from there, and with another --run_dir both remain"
+    )
 
 
 def read_metadata(path: Path, option: str = "--ckpt_path ") -> RunMetadata:

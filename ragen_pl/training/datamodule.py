@@ -266,7 +266,7 @@ class RolloutDataModule(pl.LightningDataModule):
         refuse_wrong_hooks(all_callbacks(trainer))
         refuse_unfit_callbacks(all_callbacks(trainer))
         for each in all_callbacks(trainer):
-            fit_to_iterations(each)
+            fit_to_iterations(each, self.eval_sets)
         for callback in rollout_callbacks(trainer):
             callback.check_run(trainer, self.rollout)
 

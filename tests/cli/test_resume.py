@@ -16,8 +16,10 @@ from ragen_pl.cli.resume import (
     ClaimedFolder,
     check_continuation,
     check_length,
+    checkpoint_path,
     move_aside,
     read_metadata,
+    way_back,
 )
 from ragen_pl.errors import ConfigError
 from ragen_pl.training.run_folder import CHECKPOINTS, RESULTS, RunMetadata
@@ -270,6 +272,30 @@ def test_a_run_is_not_cut_to_fewer_iterations_than_it_has(tmp_path: Path) -> Non
         check_length(allowed, path)
     with pytest.raises(ConfigError, match=r"max_epochs is 2, but .* has 3 iterations already"):
         check_length(2, path)
+
+
+def test_a_run_that_goes_on_from_an_older_checkpoint_says_so(tmp_path: Path) -> None:
+    folder = tmp_path / CHECKPOINTS
+    folder.mkdir()
+    for name, epoch in (("best", 0), ("last", 5)):
+        torch.save({"epoch": epoch, "metadata": metadata().plain()}, folder / f"{name}.ckpt")
+    told = way_back(tmp_path, folder / "best.ckpt")
+    assert told is not None
+    assert "goes back from iteration 6 to 1" in told
+    assert way_back(tmp_path, folder / "last.ckpt") is None
+    (folder / "last.ckpt").write_bytes(b"damaged")
+    assert way_back(tmp_path, folder / "best.ckpt") is None
+    (folder / "last.ckpt").unlink()
+    assert way_back(tmp_path, folder / "best.ckpt") is None
+
+
+def test_a_run_that_was_killed_in_its_first_save_goes_on_from_the_best(tmp_path: Path) -> None:
+    best = tmp_path / CHECKPOINTS / "best.ckpt"
+    best.parent.mkdir()
+    best.touch()
+    assert checkpoint_path(tmp_path, "last") == best
+    (previous := best.with_name("previous.ckpt")).touch()
+    assert checkpoint_path(tmp_path, "last") == previous
 
 
 def test_chat_is_offered_a_sound_checkpoint_by_its_path_alone(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
@@ -79,6 +80,9 @@ def check_trainer_keys(trainer: Any, command: str) -> None:
         if not _asks_for_nothing(key, trainer[key], idle, command):
             raise ConfigError(f"trainer.{key} is {_shown(trainer[key])}, but {why}")
     _check_log_interval(trainer)
+    _check_max_time(trainer.max_time)
+    if str(trainer.devices) == "0":
+        raise ConfigError("trainer.devices is 0; it must be at least 1, or auto")
     _check_strategy(trainer.strategy)
     if command == "fit":
         _check_length(trainer.max_epochs)
@@ -104,6 +108,14 @@ def _check_log_interval(trainer: Any) -> None:
         raise ConfigError(
             f"trainer.log_every_n_steps is {trainer.log_every_n_steps}, but every metric is of a "
             "whole iteration and logged in each: leave it out"
+        )
+
+
+def _check_max_time(given: Any) -> None:
+    if isinstance(given, str) and not re.fullmatch(r"\d+(:\d\d){3}", given):
+        raise ConfigError(
+            f"trainer.max_time is {given}; it must be days, hours, minutes and seconds: "
+            "00:08:00:00 is eight hours"
         )
 
 
@@ -165,7 +177,11 @@ def strategy_class(given: Strategy | str) -> type[Strategy]:
         return type(given)
     classes: dict[str, type[Strategy]] = {
         "auto": SingleDeviceStrategy,
-        **{name: entry["strategy"] for name, entry in StrategyRegistry.items()},
+        **{
+            name: entry["strategy"]
+            for name, entry in StrategyRegistry.items()
+            if "spawn" not in name  # refused
+        },
         FSDP_NAME: FSDP2,  # Lightning's own is FSDP1
     }
     return look_up("trainer.strategy", given, classes)

@@ -7,6 +7,7 @@ start, and a validation's keep their last values until the next one.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
@@ -16,18 +17,23 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from ragen_pl.errors import ConfigError
-from ragen_pl.training.trainer import ITERATION_PREFIXES
+from ragen_pl.training.trainer import ITERATION_PREFIXES, ends_after_this
 
 _VALIDATION = "val/"
 
 
-def fit_to_iterations(callback: Callback) -> None:
+def fit_to_iterations(callback: Callback, eval_sets: Collection[str]) -> None:
     """Have Lightning's ``ModelCheckpoint``, ``EarlyStopping`` and ``Timer`` (``trainer.max_time``)
     act at the end of iterations, the first two in those that measured what they monitor. Of other
     callbacks nothing is changed.
 
+    Args:
+        callback: Any callback.
+        eval_sets: Names of the run's evaluation sets.
+
     Raises:
-        ConfigError: when the callback is told to act elsewhere.
+        ConfigError: when the callback is told to act elsewhere, or to look at an evaluation set
+            that the run does not have.
     """
     if isinstance(callback, Timer):
         # Between two updates it would drop the rest of the iteration, which counts as done.
@@ -35,7 +41,8 @@ def fit_to_iterations(callback: Callback) -> None:
     if isinstance(callback, ModelCheckpoint):
         _save_at_the_end(callback)
     if isinstance(callback, ModelCheckpoint | EarlyStopping) and callback.monitor is not None:
-        _look_where_measured(callback)
+        _check_eval_set(callback, callback.monitor, eval_sets)
+        _look_where_measured(callback, callback.monitor)
 
 
 def _save_at_the_end(callback: ModelCheckpoint) -> None:
@@ -56,11 +63,21 @@ def _save_at_the_end(callback: ModelCheckpoint) -> None:
     callback._save_on_train_epoch_end = True
 
 
-def _look_where_measured(callback: ModelCheckpoint | EarlyStopping) -> None:
+def _check_eval_set(callback: Callback, name: str, eval_sets: Collection[str]) -> None:
+    """Check that the evaluation set of a validation's metric exists; of names without a set, such
+    as ``val/mine``, a user's own callback may know."""
+    parts = name.removeprefix(_VALIDATION).split("/")
+    if name.startswith(_VALIDATION) and len(parts) > 1 and parts[0] not in eval_sets:
+        known = (f"{_VALIDATION}{each}/{'/'.join(parts[1:])}" for each in eval_sets)
+        raise ConfigError(
+            f"{type(callback).__name__} monitors {name}, but there is no evaluation set "
+            f"{parts[0]}: monitor {' or '.join(known)}"
+        )
+
+
+def _look_where_measured(callback: ModelCheckpoint | EarlyStopping, name: str) -> None:
     """Have a callback act in the iterations that measured its metric; of metrics with other names
     than a run's own it looks as Lightning has it."""
-    name = callback.monitor
-    assert name is not None
     if not name.startswith((_VALIDATION, *ITERATION_PREFIXES)):
         return
     if isinstance(callback, EarlyStopping):
@@ -93,10 +110,12 @@ class _WhereMeasured:
             hook(self._callback, trainer, pl_module)
 
     def _warn(self, trainer: Trainer) -> None:
-        """Say once that the metric is missing beside others of its kind: it may be misspelled."""
+        """Say once that the metric is missing beside others of its kind, or in a whole run: it may
+        be misspelled."""
         kind = _VALIDATION if self._name.startswith(_VALIDATION) else "rollout/"
         measured = sorted(trainer.callback_metrics)
-        if not self._has_warned and any(name.startswith(kind) for name in measured):
+        is_due = any(name.startswith(kind) for name in measured) or ends_after_this(trainer)
+        if is_due and not self._has_warned:
             self._has_warned = True
             rank_zero_warn(
                 f"{type(self._callback).__name__} monitors {self._name}, which iteration "

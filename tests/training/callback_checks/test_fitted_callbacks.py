@@ -91,7 +91,7 @@ def saved(folder: Path) -> list[str]:
 )
 def test_what_acts_within_an_iteration_is_refused(callback: lightning.Callback) -> None:
     with pytest.raises(ConfigError, match="leave"):
-        fit_to_iterations(callback)
+        fit_to_iterations(callback, ())
 
 
 def test_a_checkpoint_is_saved_at_the_end_of_an_iteration() -> None:
@@ -99,7 +99,7 @@ def test_a_checkpoint_is_saved_at_the_end_of_an_iteration() -> None:
     callback = lightning.ModelCheckpoint()
     seldom = Trainer(accelerator="cpu", logger=False, check_val_every_n_epoch=25)
     assert not callback._should_save_on_train_epoch_end(seldom)
-    fit_to_iterations(callback)
+    fit_to_iterations(callback, ())
     assert callback._should_save_on_train_epoch_end(seldom)
 
 
@@ -109,7 +109,7 @@ def test_time_that_is_over_ends_the_run_after_the_iteration() -> None:
     timed: Any = Trainer(accelerator="cpu", logger=False, max_time=timedelta(seconds=0))
     timers = [c for c in all_callbacks(timed) if isinstance(c, lightning.Timer)]
     for timer in timers:
-        fit_to_iterations(timer)
+        fit_to_iterations(timer, ())
         timer.on_train_batch_end(timed)
     assert not timed.should_stop
     for timer in timers:
@@ -162,12 +162,27 @@ def test_a_validation_without_a_result_is_left_out(
         assert saved(tmp_path) == ["epoch=0", "epoch=2", "epoch=3", "epoch=4", "epoch=5"]
 
 
-def test_a_misspelled_metric_is_told_once(tmp_path: Path) -> None:
-    callback = lightning.ModelCheckpoint(tmp_path, monitor="val/default/sucess")
+@pytest.mark.parametrize(
+    ("monitor", "every"), [("val/default/sucess", 1), ("val/default/sucess", 7), ("val/success", 7)]
+)
+def test_a_misspelled_metric_is_told_once(tmp_path: Path, monitor: str, every: int) -> None:
+    """At the end of a run at the latest, where nothing was validated before."""
+    callback = lightning.ModelCheckpoint(tmp_path, monitor=monitor)
     with warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always")
-        fit(tmp_path, callback, 1, NamedLamp())
-    told = [str(each.message) for each in raised if "val/default/sucess" in str(each.message)]
+        fit(tmp_path, callback, every, NamedLamp())
+    told = [str(each.message) for each in raised if f"monitors {monitor}" in str(each.message)]
     assert len(told) == 1
-    assert "val/default/success" in told[0].partition("Measured were")[2]
+    measured = told[0].partition("Measured were")[2]
+    assert ("val/default/success" if every == 1 else "rollout/success") in measured
     assert saved(tmp_path) == []
+
+
+def test_an_evaluation_set_that_a_run_does_not_have_is_refused() -> None:
+    callback = lightning.EarlyStopping("val/defualt/success")
+    with pytest.raises(
+        ConfigError, match=r"no evaluation set defualt: monitor val/default/success"
+    ):
+        fit_to_iterations(callback, ("default", "reference"))
+    for known in ("val/reference/success", "val/mine", "rollout/success"):
+        fit_to_iterations(lightning.EarlyStopping(known), ("default", "reference"))
