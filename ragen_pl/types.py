@@ -370,6 +370,11 @@ class Trajectory:
         return sum(turn.reward for turn in self.turns)
 
     @property
+    def reward_magnitude(self) -> float:
+        """The sum of the turns' absolute rewards, which bounds the rounding of their sum."""
+        return sum(abs(turn.reward) for turn in self.turns)
+
+    @property
     def counts(self) -> bool:
         """Whether it counts in success rates and averages: environment and endpoint did not
         fail."""

@@ -110,16 +110,15 @@ def _on_device(language: LanguageModel, source: str, parts: ConfiguredParts) -> 
     config = parts.trainer_config
     device = _device(str(config.accelerator))
     language.model.to(device)  # type: ignore[arg-type]
-    precision = str(config.precision)
     engine = parts.model.engine
     try:
         engine.check(1)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    if not precision.endswith("mixed"):
+    if not parts.precision.endswith("mixed"):
         return LoadedPolicy(language, source, engine=engine, parts=parts)
     # On a CPU Lightning replaces half precision by bfloat16.
-    is_half = precision.startswith("16") and device.type != "cpu"
+    is_half = parts.precision.startswith("16") and device.type != "cpu"
     dtype = torch.float16 if is_half else torch.bfloat16
     return LoadedPolicy(language, source, lambda: torch.autocast(device.type, dtype), engine, parts)
 

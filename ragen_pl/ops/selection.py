@@ -19,7 +19,7 @@ Order = Literal["largest", "smallest"]
 _THRESHOLD_SLACK = 1e-9
 """Relative slack at thresholds: 0.29 · 100 is 28.999…, and cumulative shares miss 1 by a little."""
 
-_RETURN_ROUNDING = 1e-6
+RETURN_ROUNDING = 1e-6
 """Share of the sum of absolute rewards up to which differences of returns count as rounding.
 Updates hold rewards in float32, whose rounding is 6e-8 of each reward, so smaller differences do
 not exist there. The sum is the group's own largest one: neither the unit of reward nor other groups
@@ -237,7 +237,7 @@ def has_nonzero_std(returns: Tensor, magnitudes: Tensor, groups: Tensor, num_gro
     lowest = returns.new_full((num_groups,), torch.inf).scatter_reduce(0, groups, returns, "amin")
     highest = returns.new_full((num_groups,), -torch.inf).scatter_reduce(0, groups, returns, "amax")
     magnitude = magnitudes.new_zeros(num_groups).scatter_reduce(0, groups, magnitudes, "amax")
-    return highest - lowest > _RETURN_ROUNDING * magnitude
+    return highest - lowest > RETURN_ROUNDING * magnitude
 
 
 def has_signal(returns: Tensor, magnitudes: Tensor, valid: Tensor) -> Tensor:

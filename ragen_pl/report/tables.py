@@ -240,7 +240,7 @@ def _thought_accuracy_lines(results: Sequence[PolicyResult]) -> str:
 def _env_errors_line(results: Sequence[PolicyResult]) -> str:
     """List the results that exclude trajectories in which the environment failed."""
     excluded = [
-        f"{r.policy} on {r.eval_set}: {r.result.env_errors} of "
+        f"{_policy_at(r)} on {r.eval_set}: {r.result.env_errors} of "
         f"{r.result.count + r.result.env_errors}"
         for r in results
         if r.result.env_errors

@@ -85,5 +85,5 @@ def _facts(trajectory: Trajectory) -> tuple[float, float, float, float, float]:
     entropies = [h for answer in trajectory.answers for h in answer.completion.entropy_estimates]
     length = len(entropies)
     mean = sum(entropies) / max(1, length)
-    magnitude = sum(abs(turn.reward) for turn in trajectory.turns)
-    return float(trajectory.is_trainable), trajectory.total_reward, magnitude, float(length), mean
+    returns = trajectory.total_reward, trajectory.reward_magnitude
+    return float(trajectory.is_trainable), *returns, float(length), mean

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from ragen_pl.ops.selection import RETURN_ROUNDING
 from ragen_pl.types import Trajectory, TrajectoryGroup
 
-_ROUNDING = 1e-9
-"""Standard deviation, relative to the returns, that rounding alone can cause."""
 _STEP = 2.0**-40
 """Gains are multiples of it, so that sums of thousands are exact, in whatever order ranks add."""
 
@@ -74,20 +73,25 @@ def tally_by_start(groups: Sequence[TrajectoryGroup]) -> Tallies:
 def _counted(group: TrajectoryGroup) -> Iterator[tuple[Trajectory, float]]:
     """Iterate over the members that count, with their learning gains."""
     members = [trajectory for trajectory in group.trajectories if trajectory.counts]
-    yield from zip(members, learning_gains([m.total_reward for m in members]), strict=True)
+    returns, magnitudes = [m.total_reward for m in members], [m.reward_magnitude for m in members]
+    yield from zip(members, learning_gains(returns, magnitudes), strict=True)
 
 
-def learning_gains(returns: Sequence[float]) -> list[float]:
+def learning_gains(returns: Sequence[float], magnitudes: Sequence[float]) -> list[float]:
     """Return each trajectory's absolute advantage: |return − mean| / standard deviation of the
-    group, as a proxy for what can be learned from it (SEC, arXiv 2505.14970); zeros where the
-    returns are equal, up to rounding. Their mean is at most 1, up to 2^-40.
+    group, as a proxy for what can be learned from it (SEC, arXiv 2505.14970). Their mean is at most
+    1, up to 2^-40.
+
+    They are zeros where the returns are equal up to rounding, as ``ops.selection`` has it.
+
+    Args:
+        returns: The members' returns.
+        magnitudes: The sum of absolute rewards behind each.
     """
-    if not returns:
-        return []
+    if not returns or max(returns) - min(returns) <= RETURN_ROUNDING * max(magnitudes):
+        return [0.0] * len(returns)
     mean = fmean(returns)
     std = math.sqrt(fmean((each - mean) ** 2 for each in returns))
-    if std <= _ROUNDING * (1.0 + max(map(abs, returns))):
-        return [0.0] * len(returns)
     return [_STEP * round(abs(each - mean) / std / _STEP) for each in returns]
 
 

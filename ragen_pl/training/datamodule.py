@@ -294,8 +294,9 @@ class RolloutDataModule(pl.LightningDataModule):
         first = self.run_seed * SEEDS_PER_RUN
         training_seeds = range(first, first + _COMPARED_TRAINING_SEEDS)
         yield from self.evaluator.warnings(self.envs, training_seeds)
-        for env in self.envs.values():
-            if told := few_turns_warning(env, self.rollout):
+        for name, env in self.envs.items():
+            turns, each = self.rollout_in[name].max_turns, self.dialogues.actions_per_turn_in(name)
+            if told := few_turns_warning(env, turns, each):
                 yield told
         if self.trainer is not None:
             alone = self.hindsight is not None and self.hindsight.alone

@@ -203,6 +203,10 @@ GOOD = json.dumps({"question": "Why?", "answer": "3"})
         ('{"query": 3, "response": "The answer is: 3"}', "line 1, has no question"),
         (f'{GOOD}\n{{"question": "Why?"}}', "line 2, has no final answer"),
         ('{"question": "Why?", "answer": true}', "line 1, has no final answer"),
+        (
+            '{"question": "Why?", "answr": "3"}',
+            r"no final answer: no .* among its keys \(question, answr\)",
+        ),
         ('{"question": "Why?", "answer": "It\\nis 3."}', "line 1, has no final answer"),
         ('{"question": "Why?", "answer": "It is.\\n#### "}', "line 1, has no final answer"),
         ('{"query": "Why?", "response": "It is 3."}', r'line 1, .*"The answer is: X".*skip_una'),

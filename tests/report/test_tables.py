@@ -118,7 +118,7 @@ def test_format_scores() -> None:
 
 def test_environment_errors_are_named() -> None:
     short = replace(RESULTS[2], result=replace(RESULTS[2].result, env_errors=3))
-    line = "excluded because environment or endpoint failed: final on easy: 3 of 13"
+    line = "excluded because environment or endpoint failed: final, T=0.5 on easy: 3 of 13"
     assert format_results([short], 0.5).endswith(line)
     assert "excluded" not in format_results(RESULTS, 0.5)
 

@@ -18,19 +18,27 @@ from ragen_pl.types import StopReason, TrajectoryGroup
 from tests.support.doubles import make_group, make_trajectory, make_turn
 
 
+def gains(*returns: float) -> list[float]:
+    """Return the learning gains of trajectories of one positive reward each."""
+    return learning_gains(returns, returns)
+
+
 def test_gains_are_absolute_advantages() -> None:
-    assert learning_gains([]) == []
-    assert learning_gains([2.0, 2.0, 2.0]) == [0.0] * 3
-    assert learning_gains([0.1 + 0.2, 0.3]) == [0.0] * 2, "rounding is no gain"
-    assert learning_gains([0.0, 1.0]) == [1.0, 1.0]
-    assert learning_gains([0.0, 0.0, 0.0, 4.0]) == pytest.approx([3**-0.5] * 3 + [3**0.5])
+    assert learning_gains([], []) == []
+    assert gains(2.0, 2.0, 2.0) == [0.0] * 3
+    assert gains(0.1 + 0.2, 0.3) == [0.0] * 2, "rounding is no gain"
+    assert gains(0.0, 1.0) == [1.0, 1.0]
+    assert gains(0.3, 0.3 + 1e-8) == [0.0] * 2, "nor is that of float32, in which updates hold them"
+    assert learning_gains([1e-9, 0.0], [1e-9, 0.0]) == [1.0, 1.0], "in whatever unit"
+    assert gains(0.0, 0.0, 0.0, 4.0) == pytest.approx([3**-0.5] * 3 + [3**0.5])
 
 
 @pytest.mark.parametrize("wins", range(1, 8))
 def test_the_mean_gain_of_wins_and_losses_has_a_closed_form(wins: int) -> None:
     p = wins / 8
-    gains = learning_gains([1.0] * wins + [0.0] * (8 - wins))
-    assert sum(gains) / 8 == pytest.approx(2 * math.sqrt(p * (1 - p)))
+    assert sum(gains(*[1.0] * wins, *[0.0] * (8 - wins))) / 8 == pytest.approx(
+        2 * math.sqrt(p * (1 - p))
+    )
 
 
 def test_tallies_have_the_gains_of_groups_not_of_their_union() -> None:

@@ -22,6 +22,7 @@ from ragen_pl.envs.base import (
     noise_generator,
     refuse_after_end,
 )
+from ragen_pl.envs.frozen_lake.env import FrozenLake
 from ragen_pl.envs.tools import ToolEnv
 from tests.support.lamps import Stairs
 
@@ -771,6 +772,13 @@ class Mirrored(Stairs):
 
 class Unselfish(Stairs):
     """Its symmetries lack the identity."""
+
+    def symmetries(self) -> tuple[Symmetry, ...]:
+        return super().symmetries()[1:]
+
+
+class Lopsided(FrozenLake):
+    """Slippery ice whose symmetries lack the identity."""
 
     def symmetries(self) -> tuple[Symmetry, ...]:
         return super().symmetries()[1:]

@@ -69,10 +69,15 @@ def _questions(file: QuestionFile) -> tuple[MathQuestion, ...]:
         text = _text_of(record)
         solution = _solution_of(record)
         if solution is None and not file.skip_unanswered:
+            reason = (
+                'a "response" must end in "The answer is: X", an "answer" in "#### X", or be the '
+                "answer alone"
+                if {"answer", "response"} & set(record.content)
+                else f'no "answer" or "response" is among its keys ({", ".join(record.content)})'
+            )
             raise ValueError(
-                f'{record.place}, has no final answer: a "response" must end in "The answer is: '
-                'X", an "answer" in "#### X", or be the answer alone; skip_unanswered: true leaves '
-                "such records out"
+                f"{record.place}, has no final answer: {reason}; skip_unanswered: true leaves such "
+                "records out"
             )
         if solution is not None:
             kind, origin = record.get("type"), record.get("original_question")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from ragen_pl.envs.base import IDENTITY, Symmetry, TextEnv
 from ragen_pl.envs.boundary import CheckedEnv, EnvError, warn_of_env_error
+from ragen_pl.ops.selection import RETURN_ROUNDING
 from ragen_pl.rollout.actors import Move
 from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.collect import parallel_map
@@ -27,8 +28,6 @@ from ragen_pl.types import EpisodeId, TokenRow, Trajectory, TrajectoryGroup, Tur
 _FIRST_VARIANT = 1 << 20
 """Member number of a solution's first variant, beyond those of a group: it seeds the noise of the
 environment in which the variant is written down."""
-_ROUNDING = 1e-6
-"""Returns that differ by less are equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +218,9 @@ def _num_actions(trajectory: Trajectory) -> int:
 def _sampled(solved: Sequence[Trajectory]) -> tuple[TokenRow, ...]:
     """Return the trajectories of the highest return as they were sampled."""
     best = max(trajectory.total_reward for trajectory in solved)
+    lowest = best - RETURN_ROUNDING * max(trajectory.reward_magnitude for trajectory in solved)
     # Equal ones count as often as they were sampled.
-    return tuple(r for t in solved if t.total_reward > best - _ROUNDING for r in _rows(t.turns))
+    return tuple(r for t in solved if t.total_reward >= lowest for r in _rows(t.turns))
 
 
 def _rows(turns: Sequence[Turn]) -> tuple[TokenRow, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from ragen_pl.algorithms.optimization import EXACT
 from ragen_pl.cli.doctor.recomputed import recompute
 from ragen_pl.cli.doctor.subject import ExaminedRun
 from ragen_pl.runtime.findings import Finding, failure, ok, warning
@@ -28,7 +29,7 @@ def check_sampling(subject: ExaminedRun) -> Iterator[Finding]:
     gaps = (found.log_probs - found.rollout.sampled_log_probs).abs()[mask]
     mean, largest = float(gaps.mean()), float(gaps.max())
     temperature = found.rollout.temperature
-    is_exact = str(subject.parts.trainer_config.precision).startswith(("32", "None"))
+    is_exact = subject.parts.precision == EXACT
     if not mean <= (_EXACT_GAP if is_exact else _LARGEST_GAP):
         yield failure(
             f"the sampler's log-probs differ from the trainer's by {mean:.2g} on average and by "
