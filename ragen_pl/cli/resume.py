@@ -74,6 +74,8 @@ def checkpoint_path(run_dir: Path, wanted: str) -> Path:
 def way_back(run_dir: Path, loaded: Path) -> str | None:
     """Return what is to be told of a run that goes on from an older checkpoint than its last."""
     last = run_dir / CHECKPOINTS / f"{LAST}.ckpt"
+    if loaded.resolve() == last.resolve():  # which was read already, whole
+        return None
     try:
         RunMetadata.read(last)
     except ConfigError:  # none, or a damaged one, which may be the reason to take another

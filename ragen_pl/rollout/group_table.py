@@ -85,5 +85,10 @@ def _facts(trajectory: Trajectory) -> tuple[float, float, float, float, float]:
     entropies = [h for answer in trajectory.answers for h in answer.completion.entropy_estimates]
     length = len(entropies)
     mean = sum(entropies) / max(1, length)
-    returns = trajectory.total_reward, trajectory.reward_magnitude
-    return float(trajectory.is_trainable), *returns, float(length), mean
+    return (
+        float(trajectory.is_trainable),
+        trajectory.total_reward,
+        trajectory.reward_magnitude,
+        float(length),
+        mean,
+    )
